@@ -8,6 +8,7 @@ _MODULES = {
     "cloudrunv2": "cloud_run_v2",
     "cloudscheduler": "cloud_scheduler",
     "projects": "project",
+    "secretmanager": "secret_manager",
     "serviceaccount": "service_account",
 }
 """Modules of the SDK that Terraform writes otherwise."""

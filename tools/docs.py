@@ -72,6 +72,8 @@ def first_up() -> str:
         "tpu": ("capacity", "\"no more capacity\"", "another zone in the settings; or `tpu up ENV` later"),
         "pipeline": ("the function's build", "the build's log; \"cannot run builds in this region\"",
                      "`tpu up ENV`, or first the quota above"),
+        "slurm": ("two machines, and the address between them", "a role that was granted a moment ago",
+                  "wait for the grant, `tpu up ENV`; a machine that boots and doesn't answer: docs/slurm.md"),
         "queue": ("images through the project's repository", "a controller isn't ready, and why",
                   "`tpu up ENV`"),
     }  # fmt: skip

@@ -26,9 +26,15 @@ def layers() -> str:
     parts = []
     for name, kind in section_classes().items():
         parts.append(f"### `{name}:`\n\n{inspect.getdoc(kind)}\n\n{_table(kind, f'{name}:')}")
-        for key, item in records(kind).items():
-            parts.append(f"### An item of `{name}:{key}`\n\n{inspect.getdoc(item)}\n\n{_table(item, '')}")
+        parts += _items(kind, f"{name}:")
     return "\n\n".join(parts)
+
+
+def _items(kind: type, prefix: str) -> Iterator[str]:
+    """Yield a table for each list of records of a class, and of their own lists."""
+    for key, item in records(kind).items():
+        yield f"### An item of `{prefix}{key}`\n\n{inspect.getdoc(item)}\n\n{_table(item, '')}"
+        yield from _items(item, f"{prefix}{key}[].")
 
 
 def _table(kind: type, prefix: str) -> str:

@@ -14,31 +14,8 @@ from rehearsal.cloud.cloud import Cloud
 from rehearsal.cloud.config import CloudConfig, CloudConfigError, address
 from rehearsal.errors import RehearsalError
 from rehearsal.hosts.bootdisk import Access
-from rehearsal.hosts.errors import HostError
-from rehearsal.hosts.machine import Hosts, NspawnHosts
+from rehearsal.hosts.machine import Hosts, NoHosts, NspawnHosts
 from rehearsal.hosts.network import Network
-from rehearsal.hosts.spec import HostSpec
-
-
-class NoHosts:
-    """A cloud without machines, for clients of the other APIs."""
-
-    async def boot(self, spec: HostSpec) -> None:
-        """Raise HostError, always."""
-        raise HostError(f"{spec.name} can't boot: the cloud's configuration names no machine image")
-
-    async def power_off(self, name: str) -> None:
-        """Do nothing: no machine runs."""
-
-    async def cut_power(self, name: str) -> None:
-        """Do nothing: no machine runs."""
-
-    async def discard(self, name: str) -> None:
-        """Do nothing: there are no machines."""
-
-    def running(self, name: str) -> bool:
-        """Return False: no machine runs."""
-        return False
 
 
 async def serve(config: CloudConfig) -> None:

@@ -24,12 +24,14 @@ from rehearsal.cloud.iam.audit import Audit
 from rehearsal.cloud.iam.credentials import CredentialsService
 from rehearsal.cloud.iam.iam import Iam
 from rehearsal.cloud.iam.oauth import OAuth
+from rehearsal.cloud.machines.machines import Machines
 from rehearsal.cloud.machines.metadata import MetadataServer
 from rehearsal.cloud.machines.pods import PodGuests
 from rehearsal.cloud.machines.sandboxes import Sandboxes
 from rehearsal.cloud.services import services
 from rehearsal.cloud.services.caller import Caller
 from rehearsal.cloud.services.cloudbuild.builder import Builder
+from rehearsal.cloud.services.compute.booting import Instances
 from rehearsal.cloud.services.compute.firewall import enforce
 from rehearsal.cloud.services.container.control_planes import Clusters
 from rehearsal.cloud.services.dataproc.runner import Batches
@@ -49,7 +51,7 @@ from rehearsal.cloud.services.tpu.nodes import Durations, Nodes
 from rehearsal.cloud.services.tpu.quotas import Quotas
 from rehearsal.cloud.services.tpu.service import TpuService
 from rehearsal.hosts.firewall import Firewall
-from rehearsal.hosts.machine import Hosts
+from rehearsal.hosts.machine import Hosts, NoHosts
 
 # Time for requests that are under way when the cloud closes.
 _DRAIN_S = 2.0
@@ -96,9 +98,11 @@ class Cloud:
         self.caller = Caller(iam, lambda: (address(config.front_door)[0], self.port), self._own_certificate())
         self.quotas = Quotas(world.limits)
         durations = durations or Durations()
-        self.nodes = Nodes(world, hosts, audit, durations, config.seed)
+        self.machines = Machines(hosts)
+        self.nodes = Nodes(world, self.machines, audit, durations, config.seed)
+        self.instances = Instances(world, self.machines, config.directory / "disks")
         tpu = TpuService(world, operations, iam, self.nodes, durations, self.quotas)
-        self._guests = PodGuests(world, self.nodes)
+        self._guests = PodGuests(world, self.machines)
         self.runtime = self.make_runtime()
         deliveries = Deliveries(world, iam, doorway, self.caller)
         # The APIs.
@@ -134,8 +138,9 @@ class Cloud:
     def make_runtime(self) -> Runtime:
         """Create what hooks use; without `builder` in the configuration, users' programs don't run."""
         config, world, iam, write_log = self._config, self.world, self.iam, self.logging.write
+        instances = None if isinstance(self.machines.hosts, NoHosts) else self.instances
         if not config.builder:
-            return Runtime(self.caller, self.telemetry, write_log)
+            return Runtime(self.caller, self.telemetry, write_log, instances=instances)
         boxes = Sandboxes(self._guests, config.directory / "sandboxes", config.builder)
         python = config.function_python
         return Runtime(
@@ -145,6 +150,7 @@ class Cloud:
             run_build=Builder(world, iam, boxes, self.logging.write_as).run,
             run_batch=Batches(world, iam, boxes, self.logging.write_as, config.spark_python).run,
             functions=Functions(world, iam, boxes, write_log, python) if python else None,
+            instances=instances,
         )
 
     async def start(self) -> None:
@@ -152,7 +158,7 @@ class Cloud:
         await self.storage.start()
         self.world.spawn(self.telemetry.watch())
         if self._firewall is not None:
-            self.world.spawn(enforce(self.world, self.nodes.all, self._firewall))
+            self.world.spawn(enforce(self.world, self.machines.members, self._firewall))
         await self._front_site(await self.runner(self.front_door.app())).start()
         if self._config.metadata:
             server = MetadataServer(self.world, self._guests, self.iam, self.doorway)
@@ -165,7 +171,9 @@ class Cloud:
                 self.iam,
                 self.faults,
                 self.requests,
+                self.machines,
                 self.nodes,
+                self.instances,
                 self.quotas,
                 self._clusters,
                 self._guests,

@@ -19,6 +19,9 @@ _TIMEOUT_S = 60.0
 # https://cloud.google.com/iap/docs/using-tcp-forwarding, https://cloud.google.com/compute/docs/oslogin
 TUNNEL, LOGIN = "iap.tunnelInstances.accessViaIAP", "compute.instances.osLogin"
 SSH = ("tpu.nodes.get", "compute.projects.get", TUNNEL, LOGIN)
+# For `gcloud compute ssh`; OS Login wants the last one where the instance has a service account:
+# https://cloud.google.com/compute/docs/oslogin/set-up-oslogin#configure_users
+SSH_TO_INSTANCE, ACT_AS = ("compute.instances.get", TUNNEL, LOGIN), "iam.serviceAccounts.actAs"
 
 
 class ControlError(RehearsalError):
@@ -32,7 +35,7 @@ class Control:
         self._path = path
 
     def status(self) -> JsonObject:
-        """Return clock, nodes, deletions, requests, faults, errors of the emulation, dropped packets."""
+        """Return clock, nodes, instances, deletions, requests, faults, mistakes, dropped packets."""
         return self._call("GET", "/status")
 
     def access(self) -> JsonObject:
@@ -43,9 +46,9 @@ class Control:
         """Return the project's dashboards as HTML, over a window of virtual seconds."""
         return str(self._call("POST", "/dashboards", {"window_s": window_s})["html"])
 
-    def login(self, account: str) -> None:
-        """Raise ControlError unless the account may log in to hosts through Identity-Aware Proxy."""
-        self._call("POST", "/login", {"account": account})
+    def login(self, account: str, host: str) -> None:
+        """Raise ControlError unless the account may log in to a host through Identity-Aware Proxy."""
+        self._call("POST", "/login", {"account": account, "host": host})
 
     def preempt(self, node: str, *, notice: bool) -> None:
         """Take a node away: with notice 30 s before, or at once."""

@@ -11,13 +11,15 @@ from pathlib import Path
 
 from aiohttp import web
 
-from rehearsal.cloud.control import SSH
+from rehearsal.cloud.control import ACT_AS, SSH, SSH_TO_INSTANCE
 from rehearsal.cloud.core.errors import ApiError, JsonObject
 from rehearsal.cloud.core.world import World
 from rehearsal.cloud.door.faults import FaultError, Faults
 from rehearsal.cloud.door.requestlog import RequestLog
 from rehearsal.cloud.iam.iam import Iam
+from rehearsal.cloud.machines.machines import Machines
 from rehearsal.cloud.machines.pods import PodGuests
+from rehearsal.cloud.services.compute.booting import Instances
 from rehearsal.cloud.services.compute.disks import add_snapshot
 from rehearsal.cloud.services.container.control_planes import Clusters
 from rehearsal.cloud.services.tpu.nodes import Nodes
@@ -42,7 +44,9 @@ class Controls:
     iam: Iam
     faults: Faults
     requests: RequestLog
+    machines: Machines
     nodes: Nodes
+    instances: Instances
     quotas: Quotas
     clusters: Clusters
     pods: PodGuests
@@ -69,7 +73,7 @@ class ControlServer:
         actions: dict[str, Action] = {
             "/preempt": lambda body: nodes.preempt(body["node"], bool(body["notice"])),
             "/maintain": lambda body: nodes.maintain(body["node"], body["ends"]),
-            "/cut-power": lambda body: nodes.cut_power(body["host"]),
+            "/cut-power": lambda body: controls.machines.pull(body["host"]),
             "/clock": self._set_clock,
             "/faults": lambda body: {"id": faults.add(body)},
             "/quotas": lambda body: controls.quotas.set(body["name"], body["place"], int(body["chips"])),
@@ -98,6 +102,7 @@ class ControlServer:
             {
                 "clock": {"now": controls.world.clock.rfc3339(), "rate": controls.world.clock.rate},
                 "nodes": controls.nodes.status(),
+                "instances": controls.instances.status(),
                 "control_planes": controls.clusters.reports(),
                 "deletions": dict(controls.nodes.deleted),
                 "requests": controls.requests.counts(),
@@ -121,8 +126,14 @@ class ControlServer:
         return web.json_response({"served": self._controls.served(), "asked": uses})
 
     def _login(self, body: JsonObject) -> None:
-        for permission in SSH:
-            self._controls.iam.require(body["account"], permission, self._controls.iam.project)
+        iam, instances = self._controls.iam, self._controls.instances.status()
+        own = next((item for item in instances if item["name"] == body.get("host")), None)
+        needed = [(permission, iam.project) for permission in SSH]
+        if own is not None:
+            needed = [(permission, own["resource"]) for permission in SSH_TO_INSTANCE]
+            needed.append((ACT_AS, f"{iam.project}/serviceAccounts/{own['account']}"))
+        for permission, resource in needed:
+            iam.require(body["account"], permission, resource)
 
     async def _set_clock(self, body: JsonObject) -> JsonObject:
         clock = self._controls.world.clock

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from rehearsal.hosts.commands import run
 from rehearsal.hosts.disks import LoopDevices
-from rehearsal.hosts.image import LOGIN, LOGIN_ID
+from rehearsal.hosts.image import LOGIN, SECOND_LOGIN
 from rehearsal.hosts.network import mac_address
 
 if TYPE_CHECKING:
@@ -88,10 +88,8 @@ class BootDisk:
         self._write("etc/systemd/network/10-host0.network", _network_unit(spec, address))
         self._write("usr/local/share/ca-certificates/rehearsal.crt", access.ca_certificate.read_text())
         self._write("etc/ssl/certs/ca-certificates.crt", access.ca_bundle.read_text())
-        keys = self._write(f"home/{LOGIN}/.ssh/authorized_keys", access.authorized_key.read_text(), 0o600)
-        keys.parent.chmod(0o700)
-        for path in (keys.parent, keys):
-            shutil.chown(path, LOGIN_ID, LOGIN_ID)
+        for login in (LOGIN, SECOND_LOGIN):  # not in their homes, as OS Login: those may be elsewhere
+            self._write(f"etc/ssh/authorized_keys.d/{login}", access.authorized_key.read_text())
         if not (self.root / "etc/ssh/ssh_host_ed25519_key").exists():
             self._write("etc/machine-id", f"{uuid.uuid4().hex}\n")
             self._write_host_key()

@@ -20,14 +20,16 @@ from rehearsal.hosts.commands import run
 from rehearsal.hosts.errors import HostError
 
 SUITE = "bookworm"
-# The account that people log in with, as OS Login would name it.
+# The account that people log in with, as OS Login would name it, and another without the right to sudo.
 LOGIN = "engineer"
 LOGIN_ID = 1000
+SECOND_LOGIN, SECOND_LOGIN_ID = "researcher", 1001
 
 # What a TPU VM's image has and our hosts use. No Python: an interpreter comes with the workload.
 PACKAGES = (
     *("systemd", "systemd-sysv", "dbus", "openssh-server", "sudo", "iproute2", "iputils-ping", "netbase"),
     *("ca-certificates", "curl", "fuse3", "procps", "psmisc", "kmod", "less"),
+    "sshfs",  # under the imitation of NFS, usr/sbin/mount.nfs
     # Shared libraries of a packed CPython and its wheels.
     *("libssl3", "libffi8", "libsqlite3-0", "libbz2-1.0", "liblzma5", "libreadline8", "zlib1g"),
     *("libncursesw6", "libuuid1", "libexpat1", "libgomp1", "libstdc++6"),
@@ -100,7 +102,8 @@ def prune(cache: Path) -> None:
 
 def _key() -> str:
     """Names the image by everything that goes into it."""
-    recipe = (SUITE, LOGIN, LOGIN_ID, PACKAGES, MASKED, ENABLED, getsource(_build), getsource(_furnish))
+    people = (LOGIN, LOGIN_ID, SECOND_LOGIN, SECOND_LOGIN_ID)
+    recipe = (SUITE, people, PACKAGES, MASKED, ENABLED, getsource(_build), getsource(_furnish))
     digest = hashlib.sha256(repr(recipe).encode())
     for path in _our_files():
         digest.update(f"{path.relative_to(_ROOTFS)}\0{_mode(path):o}\0".encode())
@@ -145,8 +148,12 @@ def _furnish(root: Path, log: Path) -> None:
         target.chmod(_mode(path))
     # As OS Login does it: an account whose right to sudo comes from a group.
     run(["chroot", root, "groupadd", "--gid", str(LOGIN_ID), "google-sudoers"], log=log)
-    account = ["--create-home", "--shell", "/bin/bash", "--uid", str(LOGIN_ID), "--gid", str(LOGIN_ID)]
-    run(["chroot", root, "useradd", *account, LOGIN], log=log)
+    run(["chroot", root, "groupadd", "--gid", str(SECOND_LOGIN_ID), SECOND_LOGIN], log=log)
+    for name, number in ((LOGIN, LOGIN_ID), (SECOND_LOGIN, SECOND_LOGIN_ID)):
+        account = ["--create-home", "--shell", "/bin/bash", "--uid", str(number), "--gid", str(number)]
+        run(["chroot", root, "useradd", *account, name], log=log)
+    # As OS Login does it: whoever has no home gets one at login, as on a /home that another machine serves.
+    run(["chroot", root, "pam-auth-update", "--enable", "mkhomedir"], log=log)
     run(["systemctl", f"--root={root}", "mask", *MASKED], log=log)
     run(["systemctl", f"--root={root}", "enable", *ENABLED], log=log)
     run(["systemctl", f"--root={root}", "set-default", "multi-user.target"], log=log)

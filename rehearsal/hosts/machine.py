@@ -54,6 +54,27 @@ class Hosts(Protocol):
         """Return True while the machine is on, reboots included."""
 
 
+class NoHosts:
+    """A cloud without machines, for clients of the other APIs."""
+
+    async def boot(self, spec: HostSpec) -> None:
+        """Raise HostError, always."""
+        raise HostError(f"{spec.name} can't boot: the cloud's configuration names no machine image")
+
+    async def power_off(self, name: str) -> None:
+        """Do nothing: no machine runs."""
+
+    async def cut_power(self, name: str) -> None:
+        """Do nothing: no machine runs."""
+
+    async def discard(self, name: str) -> None:
+        """Do nothing: there are no machines."""
+
+    def running(self, name: str) -> bool:
+        """Return False: no machine runs."""
+        return False
+
+
 @dataclass
 class _Machine:
     """A machine that exists, on or off. `pidfd` refers to its init while one runs, under `nspawn`."""

@@ -20,9 +20,11 @@ _TIMEOUT_S = 15
 
 def address_of(status: dict[str, object], name: str) -> str:
     """Return the internal address of the running host with this name; WorldError lists the known names."""
-    nodes = status["nodes"]
+    nodes, instances = status["nodes"], status["instances"]
     assert isinstance(nodes, list)
+    assert isinstance(instances, list)
     hosts = {host["name"]: host for node in nodes for host in node["hosts"]}
+    hosts |= {instance["name"]: instance for instance in instances}
     if name not in hosts:
         raise WorldError(f"no host is called {name}; hosts: {', '.join(sorted(hosts)) or 'none'}")
     if not hosts[name]["running"]:
@@ -36,7 +38,7 @@ def main() -> int:
     try:
         control = Control(Path(os.environ["REHEARSAL_CONTROL"]))
         address = address_of(control.status(), name)
-        control.login(os.environ["CLOUDSDK_CORE_ACCOUNT"])
+        control.login(os.environ["CLOUDSDK_CORE_ACCOUNT"], name)
         with socket.create_connection((address, port), _TIMEOUT_S, (IAP_ADDRESS, 0)) as connection:
             connection.settimeout(None)
             with socket.socket(fileno=os.dup(sys.stdout.fileno())) as ssh:  # ProxyUseFdpass of ssh_config(5)

@@ -69,7 +69,7 @@ def login(account: str, home: Path | None = None) -> dict[str, str]:
 
 
 def write_ssh(home: Path) -> Path:
-    """Write a key pair and a configuration for `ssh <node>-w<k>`; return the public key."""
+    """Write a key pair and a configuration for `ssh HOST`; return the public key."""
     folder = home / "ssh"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     key = folder / "id_ed25519"
@@ -77,7 +77,7 @@ def write_ssh(home: Path) -> Path:
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", LOGIN, "-f", key], check=True)
     # A host that is made again has new keys and maybe another's address: nothing to remember here.
     (folder / "config").write_text(
-        f"""Host *-w*
+        f"""Host *
   User {LOGIN}
   IdentityFile {key}
   IdentitiesOnly yes

@@ -214,13 +214,17 @@ STATUS = {
     "nodes": [
         {"hosts": [{"name": "tpu-dev-w0", "address": "10.0.0.2", "running": True}]},
         {"hosts": [{"name": "tpu-dev-w1", "address": "10.0.0.3", "running": False}]},
-    ]
+    ],
+    "instances": [{"name": "controller", "address": "10.0.0.4", "running": True}],
 }
 
 
 def test_ssh_finds_a_host_by_its_name() -> None:
     assert address_of(STATUS, "tpu-dev-w0") == "10.0.0.2"
-    with pytest.raises(WorldError, match="no host is called tpu-dev-w7; hosts: tpu-dev-w0, tpu-dev-w1"):
+    assert address_of(STATUS, "controller") == "10.0.0.4"
+    with pytest.raises(
+        WorldError, match="no host is called tpu-dev-w7; hosts: controller, tpu-dev-w0, tpu-dev-w1"
+    ):
         address_of(STATUS, "tpu-dev-w7")
     with pytest.raises(WorldError, match="switched off"):
         address_of(STATUS, "tpu-dev-w1")

@@ -1,6 +1,5 @@
 """Facts about GKE as typed values: `facts.toml`."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -30,21 +29,6 @@ class Channel:
     last: int
 
 
-@dataclass(frozen=True)
-class CpuFamily:
-    """A family of machines for CPU nodes: how many CPUs (none: any even number), and kinds of boot disks."""
-
-    disks: tuple[str, ...]
-    cpus: tuple[int, ...] = ()
-    custom: bool = False
-
-
-_CPU_MACHINE = re.compile(
-    r"[a-z0-9]+-((standard|highmem|highcpu)-(?P<cpus>[1-9][0-9]{0,2})(-lssd|-metal)?"
-    r"|custom-[1-9][0-9]{0,2}-(?P<memory>[1-9][0-9]{2,6})(-ext)?)"
-)
-
-
 def _entries(block: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return {key: value for key, value in block.items() if isinstance(value, dict)}
 
@@ -56,30 +40,6 @@ CHANNELS: Mapping[str, Channel] = {
 }
 CHANNELS_READ: str = _FACTS["channels"]["read"]
 MAX_FLEX_START_S: int = _FACTS["cluster"]["max_flex_start_s"]
-
-
-CPU_FAMILIES: Mapping[str, CpuFamily] = {
-    name: CpuFamily(tuple(known["disks"]), tuple(known.get("cpus", ())), known.get("custom", False))
-    for name, known in _entries(_FACTS["cpu_families"]).items()
-}
-
-
-def cpu_family(machine: str) -> CpuFamily | None:
-    """Return the family of a CPU node's machine type; None where there is no such type."""
-    family = CPU_FAMILIES.get(machine.partition("-")[0])
-    match = _CPU_MACHINE.fullmatch(machine)
-    if family is None or match is None:
-        return None
-    if match["memory"]:
-        return family if family.custom else None
-    cpus = int(match["cpus"])
-    return family if cpus in family.cpus or (not family.cpus and cpus % 2 == 0) else None
-
-
-def cpus_of(machine: str) -> int:
-    """Return the CPUs of a machine type, by its name: "n2-standard-4" has 4; 0 where it tells none."""
-    match = re.match(r"[a-z0-9]+-[a-z]+-([0-9]+)", machine)
-    return int(match[1]) if match else 0
 
 
 def machines_for(kind: SliceType) -> tuple[Machine, ...]:

@@ -5,9 +5,10 @@ from collections import Counter
 from collections.abc import Iterator
 
 from google_facts import gke_pools
+from google_facts.machines import cpu_family
 from infra.catalog import region_of
 from infra.errors import Problem
-from infra.layers.gke.facts import CHANNELS, CHANNELS_READ, cpu_family
+from infra.layers.gke.facts import CHANNELS, CHANNELS_READ
 from infra.layers.gke.pools import PODS_PER_CPU_NODE, addresses, block, cpu_zones, region
 from infra.layers.gke.settings import GkeSettings, of_the_cluster
 from infra.layers.network.names import subnet_ranges

@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from google_facts.machines import CPU_FAMILIES, cpu_family
 from infra.catalog import CATALOG
 from infra.google.role import BASIC
-from infra.layers.gke.facts import CHANNELS, CPU_FAMILIES, MACHINES, MAX_FLEX_START_S, cpu_family
+from infra.layers.gke.facts import CHANNELS, MACHINES, MAX_FLEX_START_S
 from infra.settings import rules
 from infra.settings.schema import STACK_LABELS, labels_setting, setting
 

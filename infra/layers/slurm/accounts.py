@@ -9,8 +9,7 @@ from infra.core.account import Account, short
 from infra.google.acting import once_it_may_act
 from infra.layers.slurm import access, names
 from infra.layers.slurm.settings import SlurmSettings
-from infra.layers.storage.controller_account import reports
-from infra.layers.storage.names import service_account_email, service_account_id
+from infra.layers.storage.names import reports, service_account_email, service_account_id
 from infra.layers.storage.settings import StorageSettings
 from infra.settings.schema import Settings
 
@@ -64,7 +63,7 @@ class SlurmAccounts(pulumi.ComponentResource):
     def _controller(settings: Settings, account: Account) -> None:
         """Let the controller keep slices, as the fleet's controller does."""
         bucket = settings[StorageSettings].bucket_name
-        account.bucket_role(bucket, access.OBJECT_VIEWER, reports(bucket), "reports of hosts")
+        account.bucket_role(bucket, access.OBJECT_VIEWER, reports(settings), "reports of hosts")
         title = "Slurm: slices are created, watched and deleted"
         account.project_role(account.own_role(access.ROLE, title, access.PERMISSIONS))
         gcp.serviceaccount.IAMMember(

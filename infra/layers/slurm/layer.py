@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from google_facts.machines import cpus_of
 from infra.catalog import region_of
 from infra.core.layer import Acting, Hooks, Layer, Named, Place, deferred
 from infra.core.providers import GOOGLE
 from infra.google.ids import of_compute
 from infra.google.quotas import Use, chips, cpus
 from infra.google.role import Role, act_as
-from infra.layers.gke.facts import cpus_of
 from infra.layers.slurm import access, names, price, startup
 from infra.layers.slurm.outputs import SlurmOutputs
 from infra.layers.slurm.rules import RULES, checked

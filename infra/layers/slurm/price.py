@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 
+from google_facts.machines import cpu_family
 from infra.catalog import CATALOG
-from infra.layers.gke.facts import cpu_family
 from infra.layers.slurm import names
 from infra.layers.slurm.settings import FILESTORE, SlurmSettings
 from infra.layers.slurm.slices import Nodeset, SlurmSlice, nodesets

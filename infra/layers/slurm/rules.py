@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from google_facts.machines import cpu_family
 from infra.catalog import CATALOG, region_of
 from infra.errors import Problem
-from infra.layers.gke.facts import cpu_family
 from infra.layers.network.names import subnet_ranges
 from infra.layers.network.settings import NetworkSettings
 from infra.layers.slurm import names, slices
@@ -115,7 +115,7 @@ def _desired(settings: Settings) -> SlurmSettings | None:
     return desired if desired and desired.nodesets else None
 
 
-def _some(settings: Settings, given: set[str]) -> Iterator[Problem]:
+def _nodesets(settings: Settings, given: set[str]) -> Iterator[Problem]:
     if (desired := settings.get(SlurmSettings)) and not desired.nodesets:
         fix = "add {name: tpu, acceleratorType: v6e-16, zone: us-east5-b, nodeCountDynamicMax: 4}"
         yield Problem("slurm:nodesets", "[]", "a cluster has nodes", fix)
@@ -312,7 +312,7 @@ _COUNTS = (f"{_SETS}[].nodeCountStatic", f"{_SETS}[].nodeCountDynamicMax")
 _SIZES = (f"{_SETS}[].acceleratorType", f"{_SETS}[].topology", *_COUNTS)
 _PLACES = (f"{_SETS}[].zone", f"{_SETS}[].fallbackZones", "slurm:zone", "tpu:zones", "tpu:additionalZones")
 RULES: tuple[Relation, ...] = (
-    ((_SETS,), _some),
+    ((_SETS,), _nodesets),
     ((f"{_SETS}[].name", "slurm:partitions[].name", "slurm:accounts[].name", "slurm:name"), _names),
     ((f"{_SETS}[].name", "tpu:slices[].name"), _slice_names),
     ((f"{_SETS}[].name", *_SIZES, "slurm:partitions"), _partitions),

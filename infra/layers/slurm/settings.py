@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from google_facts.machines import CPU_FAMILIES, cpu_family
 from infra.catalog import CATALOG
-from infra.layers.gke.facts import CPU_FAMILIES, cpu_family
 from infra.layers.slurm.former import FORMER
 from infra.settings import rules
 from infra.settings.schema import setting

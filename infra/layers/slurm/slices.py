@@ -88,7 +88,7 @@ class Nodeset:
 
 @dataclass(frozen=True)
 class Reached:
-    """What is known once the stack is up.
+    """Addresses that are known once the stack is up.
 
     Attributes:
         controller: internal address of the controller.
@@ -144,10 +144,10 @@ def of_host(name: str) -> tuple[SlurmSlice, int]:
 
 def of_hosts(listed: Iterable[str]) -> dict[SlurmSlice, list[int]]:
     """Return worker numbers by slice. Raises NameListError for a name that is no host's."""
-    found: dict[SlurmSlice, list[int]] = {}
+    workers: dict[SlurmSlice, list[int]] = {}
     for slice_, worker in sorted(map(of_host, listed)):
-        found.setdefault(slice_, []).append(worker)
-    return found
+        workers.setdefault(slice_, []).append(worker)
+    return workers
 
 
 def expand(text: str) -> list[str]:

@@ -6,17 +6,15 @@ import pulumi_gcp as gcp
 from infra.core.account import Account
 from infra.google.role import ON_NODES
 from infra.layers.storage.names import (
+    LISTED,
+    READ,
     controller_account_id,
     controller_role_id,
+    reports,
     service_account_id,
 )
 from infra.layers.storage.settings import StorageSettings
 from infra.settings.schema import Settings
-from infra.slices.names import BLOBS, MANIFESTS
-
-# Prefixes of the checkpoint bucket that it lists: reports of boots and jobs. Prefixes that it reads: bundle
-# and start-up script must be published (infra/layers/tpu/published.py) before it creates nodes.
-LISTED, READ = ("boot/", "heartbeats/"), (MANIFESTS, BLOBS)
 
 # Needed to attach the account to a machine, and to impersonate it.
 USER_ROLES = ("roles/iam.serviceAccountUser", "roles/iam.serviceAccountTokenCreator")
@@ -75,7 +73,7 @@ class ControllerAccount(Account):
             condition={
                 "title": "reports and manifests",
                 "description": f"Lists {' and '.join(LISTED)}, reads {' and '.join(READ)}",
-                "expression": reports(settings[StorageSettings].bucket_name),
+                "expression": reports(settings),
             },
             opts=after,
         )
@@ -95,15 +93,3 @@ class ControllerAccount(Account):
                     member=user,
                     opts=after,
                 )
-
-
-def reports(bucket: str) -> str:
-    """Return the condition of what a controller reads of hosts: a listing's prefix is an attribute of the
-    request.
-
-    https://cloud.google.com/iam/docs/conditions-attribute-reference
-    """
-    listing = 'api.getAttribute("storage.googleapis.com/objectListPrefix", "")'
-    objects = f"projects/_/buckets/{bucket}/objects"
-    read = [f'resource.name.startsWith("{objects}/{prefix}")' for prefix in READ]
-    return " || ".join([*read, *(f'{listing}.startsWith("{prefix}")' for prefix in LISTED)])

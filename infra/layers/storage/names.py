@@ -5,6 +5,7 @@ from __future__ import annotations
 from infra.core.names import account_email, fitted
 from infra.layers.storage.settings import StorageSettings
 from infra.settings.schema import Settings
+from infra.slices.names import BLOBS, MANIFESTS
 
 # Folder of the checkpoint bucket for shards of text.
 TOKENS = "tokens"
@@ -12,6 +13,11 @@ TOKENS = "tokens"
 
 # Folder for what people's own programs save, by run, or by team and job.
 JOBS = "jobs"
+
+
+# Prefixes of the checkpoint bucket that a controller of slices lists, reports of boots and jobs; and those
+# that it reads: a bundle and its script are published before nodes are created (infra/layers/tpu/published.py).
+LISTED, READ = ("boot/", "heartbeats/"), (MANIFESTS, BLOBS)
 
 
 STATE_KEY = "pulumi-secrets"
@@ -64,3 +70,15 @@ def controller_bucket(settings: Settings) -> str:
 def steps_bucket(settings: Settings) -> str:
     """Return the bucket of running jobs' checkpoints, without versions and soft delete."""
     return fitted(f"{settings[StorageSettings].bucket_name}-steps")
+
+
+def reports(settings: Settings) -> str:
+    """Return the condition of what a controller of slices reads of hosts.
+
+    A listing's prefix is an attribute of the request.
+    https://cloud.google.com/iam/docs/conditions-attribute-reference
+    """
+    listing = 'api.getAttribute("storage.googleapis.com/objectListPrefix", "")'
+    objects = f"projects/_/buckets/{settings[StorageSettings].bucket_name}/objects"
+    read = [f'resource.name.startsWith("{objects}/{prefix}")' for prefix in READ]
+    return " || ".join([*read, *(f'{listing}.startsWith("{prefix}")' for prefix in LISTED)])

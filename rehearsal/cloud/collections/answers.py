@@ -75,7 +75,7 @@ def _begun(
         target_id = (change.old or change.body)["id"]
         return resources.operations.compute(
             call, verb=did, target=name, target_id=target_id, duration_s=seconds, work=run, on_error=failed,
-            scope=scope,
+            scope=scope, waits=change.waits,
         )  # fmt: skip
     if style == CONTAINER:
         thing = re.sub(r"(?<=[a-z])([A-Z])", r"_\1", shape.schema).upper()

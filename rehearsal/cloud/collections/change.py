@@ -22,8 +22,7 @@ class Change:
     `name` is the full name, `sent` the resource of the request without what only the server sets, `body` the
     draft that becomes the resource (hooks edit it; a server-set field too), `old` the resource before, {}
     for a new one. What is appended to `finish` runs when the operation ends, before the draft is the
-    resource, and may refuse by an ApiError; what is in `waits` is awaited before, in an operation that is
-    a google.longrunning.Operation.
+    resource, and may refuse by an ApiError; what is in `waits` is awaited before, in an operation.
     """
 
     resources: Resources

@@ -153,8 +153,11 @@ class Operations:
         work: Callable[[], None],
         on_error: Cleanup | None = None,
         scope: str | None = None,
+        waits: Sequence[Callable[[], Awaitable[None]]] = (),
     ) -> JsonObject:
         """Start a compute#operation of `duration_s` virtual seconds and return its first body.
+
+        It ends after `waits`, too.
 
         `work` makes the change at the end. `target` is the resource's full name, from which the scope
         (`projects/P/zones/Z`, `…/regions/R`, `…/global`) follows without a `scope`.
@@ -185,7 +188,7 @@ class Operations:
                 body.update(httpErrorStatusCode=error.code, httpErrorMessage=error.reason)
             body.update(status="DONE", progress=100, endTime=self._world.clock.rfc3339())
 
-        before = self._pass(body, duration_s)
+        before = self._pass(body, duration_s, waits)
         return self._start(_COMPUTE, name, body, before, _later(work), end, on_error)
 
     def container(
@@ -226,21 +229,21 @@ class Operations:
 
         name = f"{scope}/operations/{short}"
 
-        async def before() -> None:
-            await self._pass(body, duration_s)()
-            for wait in waits:
-                await wait()
-
+        before = self._pass(body, duration_s, waits)
         return self._start(_CONTAINER, name, body, before, _later(work), end, on_error)
 
-    def _pass(self, body: JsonObject, duration_s: float) -> Callable[[], Awaitable[None]]:
-        """PENDING for a tenth of the time, then RUNNING."""
+    def _pass(
+        self, body: JsonObject, duration_s: float, waits: Sequence[Callable[[], Awaitable[None]]]
+    ) -> Callable[[], Awaitable[None]]:
+        """PENDING for a tenth of the time, then RUNNING, until `waits` are over."""
 
         async def run() -> None:
             clock = self._world.clock
             await clock.sleep(duration_s / 10)
             body.update(status="RUNNING", startTime=clock.rfc3339())
             await clock.sleep(duration_s * 9 / 10)
+            for wait in waits:
+                await wait()
 
         return run
 

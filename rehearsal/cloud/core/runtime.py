@@ -93,6 +93,34 @@ class Telemetry(Protocol):
         """Return all incidents as the API's alerts, newest first."""
 
 
+class Instances(Protocol):
+    """Machines of Compute Engine's instances, by the instances' full names."""
+
+    async def create(self, name: str) -> None:
+        """Boot a new instance's machine; ApiError leaves none."""
+
+    async def start(self, name: str) -> None:
+        """Boot a machine that is off, with the boot disk that it had."""
+
+    async def stop(self, name: str) -> None:
+        """Switch a machine off in order."""
+
+    async def reset(self, name: str) -> None:
+        """Cut the power and boot again."""
+
+    async def remove(self, name: str) -> None:
+        """Switch a machine off in order and erase its boot disk."""
+
+    def announce(self) -> None:
+        """Wake those that wait for a change of metadata."""
+
+    def guest_attributes(self, name: str, path: str) -> JsonObject:
+        """Return a machine's guest attributes at a path; ApiError where they are disabled."""
+
+    def is_on(self, name: str) -> bool | None:
+        """Return True if the instance's machine runs, None if it has none."""
+
+
 @dataclass(frozen=True)
 class Runtime:
     """Collaborators that hooks of collections find at `Change.runtime`.
@@ -104,6 +132,7 @@ class Runtime:
         run_build: runs a build of Cloud Build to its end; None if nothing can run it.
         run_batch: runs a Spark batch to its end; None if nothing can run it.
         functions: builds and serves functions; None if they are recorded only.
+        instances: boots the machines of instances; None if those are states only.
     """
 
     caller: Caller
@@ -112,3 +141,4 @@ class Runtime:
     run_build: Callable[[JsonObject], Awaitable[None]] | None = None
     run_batch: Callable[[JsonObject], Awaitable[None]] | None = None
     functions: Functions | None = None
+    instances: Instances | None = None

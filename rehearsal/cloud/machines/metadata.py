@@ -66,7 +66,7 @@ class Guest:
     `external_address` may be empty; `mtu` is in bytes; `guest_attributes` is None where they are disabled;
     `maintenance` is the API's UpcomingMaintenance, empty without one. `principal`: of a pod, who asks IAM for
     the tokens of `service_account`, or gets its own where that is none. `serverless`: no machine, and its
-    tokens have the scopes that a request names.
+    tokens have the scopes that a request names. `service_account` is empty where there is none.
     """
 
     name: str
@@ -90,6 +90,8 @@ class Guest:
     guest_attributes: GuestAttributes | None
     principal: str = ""
     serverless: bool = False
+    restarts: bool = False
+    on_maintenance: str = "TERMINATE"
 
 
 class Guests(Protocol):
@@ -199,7 +201,7 @@ class MetadataServer:
         return current
 
     def _token(self, guest: Guest, alias: str, named: str) -> web.Response:
-        if alias not in ("default", guest.service_account):
+        if not guest.service_account or alias not in ("default", guest.service_account):
             return _page(404, _NOT_FOUND, f"{_ROOT}instance/service-accounts/{alias}/token")
         who = guest.service_account
         if guest.principal and not who.endswith(".gserviceaccount.com"):
@@ -227,6 +229,7 @@ class MetadataServer:
             "scopes": list(guest.scopes),
             "token": "",
         }
+        accounts = ("default", guest.service_account) if guest.service_account else ()
         external: Tree = {"external-ip": guest.external_address, "type": "ONE_TO_ONE_NAT"}
         interface: Tree = {
             "access-configs": {"0": external} if guest.external_address else {},
@@ -248,11 +251,11 @@ class MetadataServer:
             "network-interfaces": {"0": interface},
             "preempted": "TRUE" if guest.preempted else "FALSE",
             "scheduling": {
-                "automatic-restart": "FALSE",
-                "on-host-maintenance": "TERMINATE",
+                "automatic-restart": "TRUE" if guest.restarts else "FALSE",
+                "on-host-maintenance": guest.on_maintenance,
                 "preemptible": "TRUE" if guest.revocable else "FALSE",
             },
-            "service-accounts": {"default": account, guest.service_account: account},
+            "service-accounts": dict.fromkeys(accounts, account),
             "tags": list(guest.tags),
             "zone": f"{project}/zones/{guest.zone}",
         }

@@ -149,9 +149,16 @@ PLAIN = frozenset(
         "artifactregistry.upstreamPoliciesDiffSuppress",
         "billingbudgets.checkValAndDefaultStringSuppress.func1",  # in types/records.py
         "cloudscheduler.authHeaderDiffSuppress",
+        "compute.AddressIpCollectionDiffSuppress",
+        "compute.ComparePartnerMetadataDiff",
+        "compute.ComputeInstanceMinCpuPlatformEmptyOrAutomaticDiffSuppress",
+        "compute.DisksForceAttachDiffSuppress",
+        "compute.IpCidrRangeDiffSuppress",
         "compute.IpDiffSuppress",
         "compute.diffSuppressEnableLogging",
         "compute.diffSuppressSourceRanges",
+        "compute.ipv6RepresentationDiffSuppress",
+        "compute.serviceAccountDiffSuppress",
         "container.BinaryAuthorizationDiffSuppress",
         "container.DatabaseEncryptionSuppress",
         "container.SecretManagerCfgSuppress",
@@ -174,6 +181,7 @@ PLAIN = frozenset(
         "storage.ResourceStorageBucketObject.func1",  # in types/bucket_object.py
         "tpgresource.CompareCryptoKeyVersions",
         "tpgresource.DurationDiffSuppress",
+        "tpgresource.EmptyOrDefaultStringSuppress.func1",  # of a block
         "tpuv2.tpuServiceAccountAddedScopesSuppress",
     }
 )

@@ -14,14 +14,15 @@ from tests.infra.declared import EVERYTHING, LAYERS, UP, declared
 from tests.infra.recording import BASE, Recording, run
 
 DECLARED = {
-    "storage": 59,
+    "storage": 61,
     "network": 11,
     "data": 7,
     "tpu": 7,
     "gke": 40,
     "queue": 137,
-    "builds": 38,
+    "builds": 40,
     "pipeline": 66,
+    "slurm": 44,
     "monitoring": 54,
 }
 ONLY_SERVICES = {(build, "storage") for build in ("builds", "data", "monitoring", "network", "pipeline")}
@@ -126,6 +127,7 @@ def test_only_what_must_outlive_everything_is_protected(recording: tuple[str, Re
     expected = {
         "gke": {"gcp:storage/bucket:Bucket"},
         "pipeline": {"gcp:storage/bucket:Bucket"},
+        "slurm": {"gcp:compute/disk:Disk"},
         "storage": {
             "gcp:storage/bucket:Bucket",
             "gcp:storage/bucketIAMMember:BucketIAMMember",

@@ -6,6 +6,7 @@ from infra.policy import Resource
 
 BUCKET, MEMBER = "gcp:storage/bucket:Bucket", "gcp:projects/iAMMember:IAMMember"
 VM, CLUSTER, POOL = "gcp:tpu/v2Vm:V2Vm", "gcp:container/cluster:Cluster", "gcp:container/nodePool:NodePool"
+MACHINE, CONTROLLER = "gcp:compute/instance:Instance", "slurm-dev-controller"
 FIREWALL, SUBNET = "gcp:compute/firewall:Firewall", "gcp:compute/subnetwork:Subnetwork"
 ALERT, METRIC = "gcp:monitoring/alertPolicy:AlertPolicy", "gcp:logging/metric:Metric"
 BUDGET, CHANNEL = "gcp:billing/budget:Budget", "gcp:monitoring/notificationChannel:NotificationChannel"
@@ -106,6 +107,16 @@ MUTANTS: list[tuple[str, str, str, str, Any]] = [
     ("T07", VM, "train", "networkConfig.canIpForward", True),
     ("T08", VM, "train", "metadata.tpu-note", "password=correcthorsebattery"),
     ("T08", VM, "train", "metadata.tpu-note", "ghp_" + "a" * 36),
+    ("T02", MACHINE, CONTROLLER, "serviceAccount", GONE),
+    ("T04", MACHINE, CONTROLLER, "metadata.enable-oslogin", "FALSE"),
+    ("T05", MACHINE, CONTROLLER, "metadata.block-project-ssh-keys", GONE),
+    ("T06", MACHINE, CONTROLLER, "metadata.serial-port-enable", "TRUE"),
+    ("T07", MACHINE, CONTROLLER, "canIpForward", True),
+    ("T08", MACHINE, CONTROLLER, "metadata.slurm-note", "password=correcthorsebattery"),
+    ("T12", MACHINE, CONTROLLER, "networkInterfaces.0.accessConfigs", [{}]),
+    ("T13", MACHINE, CONTROLLER, "shieldedInstanceConfig.enableSecureBoot", False),
+    ("T13", MACHINE, CONTROLLER, "shieldedInstanceConfig", GONE),
+    ("T14", "gcp:compute/disk:Disk", "slurm-dev-state", "protect", False),
     ("T09", VM, "train", "dataDisks.0.mode", "READ_WRITE"),
     ("T10", VM, "train", "runtimeVersion", "tpu-ubuntu2204-base"),
     ("K01", CLUSTER, "tpu", "privateClusterConfig.enablePrivateNodes", False),
@@ -198,6 +209,7 @@ OF_OTHER_TYPES = [
     ),
     ("PL14", Resource("gcp:a/b:C", "c", {"from": [{"bucket": "gs://my-raw"}]})),
     ("T11", Resource("gcp:tpu/v2QueuedResource:V2QueuedResource", "queued", {})),
+    ("T15", Resource("gcp:secretmanager/secretVersion:SecretVersion", "key", {"secretData": "k"})),
     ("PL6", Resource("gcp:monitoring/alertPolicy:AlertPolicy", "alert",
                      {"documentation": {"content": "do this"}, "severity": "ERROR"})),
 ]  # fmt: skip

@@ -37,8 +37,8 @@ def test_status_has_every_part(cloud: CloudFront) -> None:
     cloud.world.mistakes.append("operation o: KeyError('zone')")
     status = cloud.control.status()
     cloud.world.mistakes.clear()
-    parts = {"clock", "nodes", "control_planes", "deletions", "requests", "faults", "mistakes", "dropped"}
-    assert status.keys() == parts
+    parts = {"clock", "nodes", "instances", "control_planes", "deletions", "requests", "faults", "mistakes"}
+    assert status.keys() == {*parts, "dropped"}
     assert status["mistakes"] == ["operation o: KeyError('zone')"]
     assert status["clock"]["rate"] == cloud.world.clock.rate
     assert (status["nodes"], status["deletions"]) == ([], {})
@@ -58,14 +58,15 @@ def test_nodes_are_preempted_and_hosts_pulled(cloud: CloudFront, monkeypatch: py
 
     with pytest.raises(ControlError, match="'none' was not found"):
         cloud.control.preempt("none", notice=False)
-    for name in ("preempt", "cut_power", "maintain"):
+    for name in ("preempt", "maintain"):
         monkeypatch.setattr(cloud.cloud.nodes, name, recorder(name))
+    monkeypatch.setattr(cloud.cloud.machines, "pull", recorder("pull"))
     cloud.control.preempt("tpu-dev", notice=True)
     cloud.control.cut_power("tpu-dev-w1")
     cloud.control.maintain("tpu-dev", ends="READY")
     assert done == [
         ("preempt", "tpu-dev", True),
-        ("cut_power", "tpu-dev-w1"),
+        ("pull", "tpu-dev-w1"),
         ("maintain", "tpu-dev", "READY"),
     ]
 

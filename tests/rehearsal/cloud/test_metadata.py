@@ -29,7 +29,7 @@ async def machine(lab: Lab) -> AsyncIterator[Machine]:
     await lab.ready()
     async with asyncio.timeout(HANG_S):
         while not all(_knows_itself(lab, worker) for worker in range(4)):
-            await lab.tpu.changed()
+            await lab.cloud.machines.changed()
     async with open_machine(lab) as opened:
         yield opened
 
@@ -260,7 +260,7 @@ async def test_maintenance_is_told(machine: Machine) -> None:
     assert pending["maintenanceType"] == "SCHEDULED"
     assert await machine.text("instance/maintenance-event") == "NONE"
     machine.lab.world.clock.rate = 0.0
-    waiting = asyncio.create_task(machine.lab.tpu.changed())
+    waiting = asyncio.create_task(machine.lab.cloud.machines.changed())
     await asyncio.sleep(0)
     await machine.lab.tpu.maintain("tpu-dev", "READY")
     await waiting  # who waits for a change is told

@@ -34,7 +34,7 @@ async def test_machines_run_before_their_node_is_ready_and_before_they_know_who_
     seen: dict[str, int] = {}
     changed = 0
     for passed_s in range(1, 1 + round(nodes.Durations.attributes)):
-        waiting = asyncio.create_task(lab.tpu.changed())
+        waiting = asyncio.create_task(lab.cloud.machines.changed())
         await asyncio.sleep(0)
         await lab.world.clock.jump(1.0)
         _, node = await lab.get()

@@ -79,7 +79,7 @@ async def test_only_nodes_that_run_can_be_preempted_and_once(lab: Lab) -> None:
 
 async def test_pulled_host_shows_in_status_and_health(lab: Lab) -> None:
     await lab.ready()
-    await lab.tpu.cut_power("tpu-dev-w2")
+    await lab.cloud.machines.pull("tpu-dev-w2")
     _, node = await lab.get()
     assert (node["state"], node["health"]) == ("READY", "TIMEOUT")
     assert node["healthDescription"] == "Workers that do not respond: 2."

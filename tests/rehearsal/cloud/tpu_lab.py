@@ -193,7 +193,7 @@ class Machine:
         return self.lab.tpu.guest(self.address)
 
     async def changed(self) -> None:
-        await self.lab.tpu.changed()
+        await self.lab.cloud.machines.changed()
 
 
 @asynccontextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -83,9 +84,8 @@ def test_a_flow(wire: Wire, firewalls: tuple[Any, ...], flow: tuple[str, str, in
 
 
 def test_a_tag_that_comes_and_goes_changes_what_passes(wire: Wire) -> None:
-    (plain,) = (node for node in wire.nodes if node.id == "plain")
     for tags, passes in ((["tpu-slice"], True), ([], False)):
-        plain.body["tags"] = tags
+        wire.members["plain"] = replace(wire.members["plain"], tags=frozenset(tags))
         wire.enforce(SLICE)
         assert wire.passes("plain", "w1", 8476) is passes
 
@@ -94,15 +94,15 @@ def test_no_machine_sends_a_frame_past_the_gateway(wire: Wire) -> None:
     wire.enforce(OPEN)
     show = ["bridge", "-details", "link", "show"]
     shown = wire(subprocess.run, show, capture_output=True, text=True).stdout
-    assert shown.count("isolated on") == len(wire.nodes)
+    assert shown.count("isolated on") == len(wire.members)
 
 
 def test_people_dial_from_the_range_of_identity_aware_proxy(
     wire: Wire, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     host = {"name": "w0", "address": "10.128.0.2", "running": True}
-    monkeypatch.setattr(dial.Control, "status", lambda _: {"nodes": [{"hosts": [host]}]})
-    monkeypatch.setattr(dial.Control, "login", lambda _, account: None)
+    monkeypatch.setattr(dial.Control, "status", lambda _: {"nodes": [{"hosts": [host]}], "instances": []})
+    monkeypatch.setattr(dial.Control, "login", lambda *_: None)
     monkeypatch.setattr(dial, "_TIMEOUT_S", 0.5)
     monkeypatch.setattr("sys.argv", ["dial", "w0", "22"])
     monkeypatch.setenv("REHEARSAL_CONTROL", "")

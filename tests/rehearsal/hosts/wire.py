@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import ipaddress
 import os
 import select
 import socket
@@ -18,9 +17,8 @@ from typing import Any, TypeVar
 from rehearsal.cloud.core.clock import VirtualClock
 from rehearsal.cloud.core.errors import JsonObject
 from rehearsal.cloud.core.world import World
+from rehearsal.cloud.machines.machines import Member
 from rehearsal.cloud.services.compute.firewall import networks
-from rehearsal.cloud.services.tpu.catalog import SLICES
-from rehearsal.cloud.services.tpu.node import Node, NodeNetwork
 from rehearsal.hosts.network import BRIDGE, Network
 from tests.limits import HANG_S
 
@@ -66,23 +64,21 @@ class Machine(Namespace):
 
 
 class Wire(Namespace):
-    """The bridge's namespace. `nodes` and `world` are what the rules are made from."""
+    """The bridge's namespace. `members` and `world` are what the rules are made from."""
 
     def __init__(self) -> None:
         super().__init__()
         self.network = Network((METADATA, FRONT_DOOR))
         self(self.network.open)
         self.world = World("p", "1", VirtualClock())
-        self.nodes: list[Node] = []
+        self.members: dict[str, Member] = {}
         self.machines: dict[str, Namespace] = {"iap": self, "gateway": self}
 
     def add(self, name: str, address: str, network: str = "ours", account: str = "", *tags: str) -> None:
-        """A machine that is a node's only one."""
-        place = NodeNetwork(
-            f"projects/p/global/networks/{network}", "s", 8896, GATEWAYS[network], ipaddress.IPv4Network(0)
+        """A machine."""
+        self.members[name] = Member(
+            f"projects/p/global/networks/{network}", [address], frozenset(tags), account
         )
-        body: JsonObject = {"tags": list(tags), "serviceAccount": {"email": account}}
-        self.nodes.append(Node(f"projects/p/locations/z/nodes/{name}", body, SLICES[0], place, [address]))
         self.machines[name] = Machine(self, address, network)
 
     def enforce(self, *firewalls: JsonObject) -> None:
@@ -96,7 +92,7 @@ class Wire(Namespace):
             }
             for number, body in enumerate(firewalls)
         }
-        self(self.network.firewall.apply, networks(self.world, self.nodes))
+        self(self.network.firewall.apply, networks(self.world, list(self.members.values())))
 
     def dropped(self, source: str, destination: str, port: int) -> int:
         """Packets of a flow that the firewall has dropped."""

@@ -26,7 +26,10 @@ KINDS = {
 }  # fmt: skip
 # What a type's own table says otherwise than the provider's schema, and why.
 OTHERWISE = {
-    "gcp:compute/disk:Disk eraseWindowsVssSignature default": "the plugin fills in no other zero",
+    **{
+        f"gcp:compute/{token} eraseWindowsVssSignature default": "the plugin fills in no other zero"
+        for token in ("disk:Disk", "instance:Instance")
+    },
 }
 
 

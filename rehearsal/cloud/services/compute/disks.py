@@ -8,7 +8,7 @@ from rehearsal.cloud.collections import KEEP, Change, Collection, Reference, Ver
 from rehearsal.cloud.collections.references import LINK
 from rehearsal.cloud.collections.words import invalid, not_found
 from rehearsal.cloud.collections.writes import insert
-from rehearsal.cloud.core.errors import JsonObject, bad_request
+from rehearsal.cloud.core.errors import JsonObject, NotEmulatedError, bad_request
 from rehearsal.cloud.core.operations import compute_link
 from rehearsal.cloud.core.world import World
 from rehearsal.cloud.services.compute.locations import DISK_TYPES, DiskType
@@ -110,6 +110,8 @@ def _snapshot(change: Change) -> JsonObject:
     }
     made = Change(resources, shape, change.call, name, sent, body, {})
     if image := world.images.get(change.name):
+        if world.private.get(change.name, {}).get("written"):
+            raise NotEmulatedError("A snapshot of a disk that a machine has written")
         made.finish.append(lambda: world.images.update({name: image}))
     method = change.shape.methods["createSnapshot"]
     return insert(method, made, scope="/".join(change.name.split("/")[:4]))
@@ -136,7 +138,10 @@ def add_snapshot(world: World, name: str, image: Path, disk_size_gib: int) -> No
 
 
 def _forget(change: Change) -> None:
-    change.world.images.pop(change.name, None)
+    """Forget a disk or a snapshot, with the file that is a disk's own."""
+    image = change.world.images.pop(change.name, None)
+    if image is not None and change.private.get("written"):
+        image.unlink(missing_ok=True)
     change.world.provisioned_s.pop(change.name, None)
 
 

@@ -1,4 +1,4 @@
-"""Packet filters of machines, from the directory's firewalls and the nodes' tags."""
+"""Packet filters of machines, from the directory's firewalls and the machines' tags."""
 
 from __future__ import annotations
 
@@ -8,33 +8,33 @@ from collections.abc import Callable, Iterable, Sequence
 
 from rehearsal.cloud.core.errors import JsonObject
 from rehearsal.cloud.core.world import World
-from rehearsal.cloud.services.tpu.node import Node
+from rehearsal.cloud.machines.machines import Member
 from rehearsal.hosts.firewall import ANYWHERE, Firewall, Rule, Vpc
 
 # How often firewalls and tags are looked at, in real seconds: a change is in force within a second.
 _EVERY_S = 0.2
 
 
-async def enforce(world: World, nodes: Callable[[], Sequence[Node]], firewall: Firewall) -> None:
-    """Keep the firewall as the directory has it, with the nodes that there are."""
+async def enforce(world: World, members: Callable[[], Sequence[Member]], firewall: Firewall) -> None:
+    """Keep the firewall as the directory has it, with the machines that there are."""
     while True:
-        await asyncio.to_thread(firewall.apply, networks(world, nodes()))
+        await asyncio.to_thread(firewall.apply, networks(world, members()))
         await asyncio.sleep(_EVERY_S)
 
 
-def networks(world: World, nodes: Sequence[Node]) -> list[Vpc]:
-    """Each network that a node is in, with its machines and its firewall rules."""
+def networks(world: World, machines: Sequence[Member]) -> list[Vpc]:
+    """Return each network that a machine is in, with its machines and its firewall rules."""
     firewalls = [body for name, body in sorted(world.directory.items()) if "/global/firewalls/" in name]
     vpcs = []
-    for network in sorted({node.place.network for node in nodes}):
-        members = [node for node in nodes if node.place.network == network]
+    for network in sorted({machine.network for machine in machines}):
+        members = [machine for machine in machines if machine.network == network]
         own = [body for body in firewalls if body["network"].endswith(f"/{network}")]
         rules = (_rule(body, members) for body in own if not body.get("disabled"))
         vpcs.append(Vpc(tuple(_addresses(members)), tuple(rules)))
     return vpcs
 
 
-def _rule(body: JsonObject, members: Sequence[Node]) -> Rule:
+def _rule(body: JsonObject, members: Sequence[Member]) -> Rule:
     """Return the rule with addresses for its tags and service accounts."""
     egress = body["direction"] == "EGRESS"
     target, peer = ("source", "destination") if egress else ("destination", "source")
@@ -57,15 +57,11 @@ def _wants(body: JsonObject, which: str) -> bool:
     return bool(body.get(f"{which}Tags") or body.get(f"{which}ServiceAccounts"))
 
 
-def _wearing(body: JsonObject, which: str, members: Sequence[Node]) -> list[str]:
+def _wearing(body: JsonObject, which: str, members: Sequence[Member]) -> list[str]:
     """Addresses of the machines with one of the rule's tags or service accounts."""
     tags, accounts = (set(body.get(f"{which}{kind}", ())) for kind in ("Tags", "ServiceAccounts"))
-    return _addresses(
-        node
-        for node in members
-        if tags & set(node.body.get("tags", ())) or node.body["serviceAccount"]["email"] in accounts
-    )
+    return _addresses(member for member in members if tags & member.tags or member.account in accounts)
 
 
-def _addresses(nodes: Iterable[Node]) -> list[str]:
-    return [address for node in nodes for address in node.addresses]
+def _addresses(members: Iterable[Member]) -> list[str]:
+    return [address for member in members for address in member.addresses]

@@ -1,4 +1,8 @@
-"""Addresses, instance templates and instances. No machine runs behind an instance: it only has its states."""
+"""Addresses, instance templates and instances.
+
+Behind an instance of Google's Debian 12 image runs a machine, where this world has machines (`booting`);
+any other has its states only.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +12,13 @@ import re
 from collections.abc import Callable
 
 from rehearsal.cloud.collections import KEEP, Change, Collection, Reference, Verb, fingerprint
+from rehearsal.cloud.collections.checks import acts_as
 from rehearsal.cloud.collections.words import exists, in_use, invalid, not_found, required
 from rehearsal.cloud.core import constraints
 from rehearsal.cloud.core.errors import ApiError, JsonObject, NotEmulatedError
 from rehearsal.cloud.core.operations import compute_link
+from rehearsal.cloud.services.compute.booting import DEBIAN
+from rehearsal.cloud.services.places import held, taken
 
 # Documentation addresses (RFC 5737): nothing answers there, and nothing is meant to.
 _EXTERNAL = ipaddress.IPv4Network("198.51.100.0/24")
@@ -29,26 +36,12 @@ _NETWORKS = (
 )
 
 
-def _held(body: JsonObject) -> set[str]:
-    """Return the addresses of a machine, or of a TPU node's."""
-    cards = body.get("networkInterfaces", ())
-    external = {access.get("natIP", "") for card in cards for access in card.get("accessConfigs", ())}
-    nodes = {endpoint.get("ipAddress", "") for endpoint in body.get("networkEndpoints", ())}
-    return {card.get("networkIP", "") for card in cards} | external | nodes
-
-
-def _taken(change: Change) -> set[str]:
-    """Return every address in use in the project."""
-    bodies = change.world.directory.values()
-    return {body.get("address", "") for body in bodies}.union(*(_held(body) for body in bodies))
-
-
 def _free(change: Change, network: ipaddress.IPv4Network, also_taken: set[str] | None = None) -> str:
     """Return the lowest free address; Google keeps the first two and the last two of a range."""
-    taken = _taken(change) | (also_taken or set())
+    used = taken(change.world) | (also_taken or set())
     usable = itertools.islice(network, 2, network.num_addresses - 2)
     for address in usable:
-        if str(address) not in taken:
+        if str(address) not in used:
             return str(address)
     text = f"IP_SPACE_EXHAUSTED: the IP space of {network} is exhausted."
     raise ApiError(403, "PERMISSION_DENIED", text, reason="ipSpaceExhausted")
@@ -74,14 +67,14 @@ def _check_address(change: Change) -> None:
     else:
         raise NotEmulatedError("An internal address without a subnetwork")
     address = body.get("address")
-    if address and (ipaddress.IPv4Address(address) not in pool or address in _taken(change)):
+    if address and (ipaddress.IPv4Address(address) not in pool or address in taken(change.world)):
         raise invalid("resource.address", address, "Specified IP address is in-use or outside of the range.")
     body["address"] = address or _free(change, pool)
 
 
 def _users(change: Change) -> list[str]:
     bodies = change.world.directory.items()
-    return [name for name, body in bodies if change.body["address"] in _held(body)]
+    return [name for name, body in bodies if change.body["address"] in held(body)]
 
 
 def _show_address(change: Change) -> None:
@@ -98,7 +91,7 @@ def _reserved(change: Change, address: str) -> bool:
     """Refuse an address that the project lacks or that is in use."""
     bodies = change.world.directory.values()
     reserved = any(body.get("address") == address for body in bodies)
-    return reserved and not any(address in _held(body) for body in bodies)
+    return reserved and not any(address in held(body) for body in bodies)
 
 
 def _check_template(change: Change) -> None:
@@ -116,6 +109,7 @@ def _check_instance(change: Change) -> None:
     body["fingerprint"] = ""
     if change.old:
         return
+    _require_permissions(change)
     if change.call.query.get("sourceInstanceTemplate"):
         raise NotEmulatedError("An instance from a template in one request")
     machine = change.resources.references.full(body["machineType"], f"projects/{change.world.project}")
@@ -123,7 +117,7 @@ def _check_instance(change: Change) -> None:
         raise invalid("resource.machineType", body["machineType"], "The URL is malformed.")
     body["machineType"] = compute_link(machine)
     # Network interfaces: an internal address from the subnetwork, and an external one for each access config.
-    taken: set[str] = set()
+    own: set[str] = set()
     for number, card in enumerate(body["networkInterfaces"]):
         if not card.get("subnetwork"):
             raise invalid("resource.networkInterfaces", "", "A custom mode network needs a subnetwork.")
@@ -133,19 +127,46 @@ def _check_instance(change: Change) -> None:
         if address and ipaddress.IPv4Address(address) not in pool:
             why = "IP address is outside the subnetwork's range."
             raise invalid(f"resource.networkInterfaces[{number}].networkIP", address, why)
-        card["networkIP"] = address or _free(change, pool, taken)
-        taken.add(card["networkIP"])
+        if address and any(address in held(other) for other in change.world.directory.values()):
+            text = f"IP_IN_USE_BY_ANOTHER_RESOURCE: IP '{address}' is already being used by another resource."
+            raise ApiError(400, "FAILED_PRECONDITION", text, reason="resourceInUseByAnotherResource")
+        card["networkIP"] = address or _free(change, pool, own)
+        own.add(card["networkIP"])
         card["fingerprint"] = fingerprint(card)
         for access in card.get("accessConfigs", ()):
             constraints.require(change.world, "compute.vmExternalIpAccess", [change.name])
             if access.get("natIP") and not _reserved(change, access["natIP"]):
                 why = "The specified external IP address was not found, or is in use."
                 raise invalid("resource.networkInterfaces.accessConfigs.natIP", access["natIP"], why)
-            access["natIP"] = access.get("natIP") or _free(change, _EXTERNAL, taken)
-            taken.add(access["natIP"])
+            access["natIP"] = access.get("natIP") or _free(change, _EXTERNAL, own)
+            own.add(access["natIP"])
     for index, disk in enumerate(body["disks"]):
         _attach(change, disk, index, place)
+    instances = change.runtime.instances
+    if instances and change.private.get("image"):
+        change.waits.append(lambda: instances.create(change.name))
     body |= {"cpuPlatform": "Unknown CPU Platform", "lastStartTimestamp": change.world.clock.rfc3339()}
+
+
+def _require_permissions(change: Change) -> None:
+    """Ask for what an instance's parts need beside its own creation.
+
+    https://cloud.google.com/compute/docs/instances/create-start-instance#permissions_required_for_this_task
+    """
+    sent, name, project = change.sent, change.name, f"projects/{change.world.project}"
+    parts = (
+        ("setMetadata", (sent.get("metadata") or {}).get("items")),
+        ("setTags", (sent.get("tags") or {}).get("items")),
+        ("setLabels", sent.get("labels")),
+        ("setServiceAccount", sent.get("serviceAccounts")),
+    )
+    needed = [(f"compute.instances.{verb}", name) for verb, part in parts if part]
+    if any(disk.get("initializeParams") for disk in sent["disks"]):
+        needed.append(("compute.disks.create", project))
+    if any(card.get("networkIP") for card in sent["networkInterfaces"]):
+        needed.append(("compute.addresses.useInternal", project))
+    for permission, on in needed:
+        change.resources.iam.require(change.call.principal, permission, on)
 
 
 def _printed(value: JsonObject) -> JsonObject:
@@ -165,6 +186,8 @@ def _attach(change: Change, disk: JsonObject, index: int, place: str) -> None:
     image = change.resources.references.full(made.get("sourceImage", ""), f"projects/{world.project}")
     if made.get("sourceImage") and not _PUBLIC_IMAGE.fullmatch(image):
         raise not_found(change.shape, image)
+    if disk.get("boot") and DEBIAN.fullmatch(image):
+        change.private["image"] = image
     name = f"{place}/disks/{made.get('diskName') or change.id}"
     if name in world.directory:
         raise exists(change.shape, name)
@@ -193,17 +216,32 @@ def _deleted(change: Change) -> None:
             change.resources.drop(change.resources.references.full(disk["source"]))
 
 
-def _protected(change: Change) -> None:
+def _deleting(change: Change) -> None:
+    """Refuse a protected instance, else switch its machine off."""
     if change.old.get("deletionProtection"):
         text = f"Invalid resource usage: 'Resource is protected against deletion: {change.name}'."
         raise ApiError(400, "FAILED_PRECONDITION", text, reason="invalidResourceUsage")
+    if instances := change.runtime.instances:
+        change.waits.append(lambda: instances.remove(change.name))
 
 
-def _to(state: str) -> Callable[[Change], None]:
+def _to(state: str, passing: str, verb: str) -> Verb:
+    """Return a verb that ends in a state, after the machine has done its `verb`."""
+
     def act(change: Change) -> None:
+        if instances := change.runtime.instances:
+            change.waits.append(lambda: getattr(instances, verb)(change.name))
+        change.world.directory[change.name] = {**change.old, "status": passing}
         change.body["status"] = state
 
-    return act
+    return Verb(act)
+
+
+def _show(change: Change) -> None:
+    """Show an instance whose machine has switched itself off as Google does."""
+    instances = change.runtime.instances
+    if instances and change.body["status"] == "RUNNING" and instances.is_on(change.name) is False:
+        change.body["status"] = "TERMINATED"
 
 
 def _set(field: str) -> Callable[[Change], None]:
@@ -214,8 +252,26 @@ def _set(field: str) -> Callable[[Change], None]:
             text = f"Supplied fingerprint does not match current {field} fingerprint."
             raise ApiError(412, "FAILED_PRECONDITION", text, reason="conditionNotMet")
         change.body[field] = change.sent
+        if instances := change.runtime.instances:
+            change.finish.append(instances.announce)
 
     return act
+
+
+def _protect(change: Change) -> None:
+    """setDeletionProtection: on unless the query says otherwise."""
+    change.body["deletionProtection"] = change.call.query.get("deletionProtection", True)
+
+
+def _guest_attributes(change: Change) -> JsonObject:
+    """getGuestAttributes: of a key, of a namespace or of all."""
+    if change.runtime.instances is None:
+        raise NotEmulatedError("Guest attributes of an instance without a machine")
+    query = change.call.query
+    path = str(query.get("queryPath") or query.get("variableKey") or "")
+    entry = change.runtime.instances.guest_attributes(change.name, path)
+    link = compute_link(f"{change.name}/getGuestAttributes/{path}")
+    return {"kind": "compute#guestAttributes", "selfLink": link, **entry}
 
 
 COLLECTIONS = (
@@ -252,15 +308,20 @@ COLLECTIONS = (
         references=(
             *_NETWORKS,
             Reference("disks.source", ("compute.disks",), permission="compute.disks.use"),
+            acts_as("serviceAccounts.email"),
         ),
         check=_check_instance,
-        deleting=_protected,
+        shown=_show,
+        deleting=_deleting,
         deleted=_deleted,
         verbs={
-            "stop": Verb(_to("TERMINATED")),
-            "start": Verb(_to("RUNNING")),
+            "stop": _to("TERMINATED", "STOPPING", "stop"),
+            "start": _to("RUNNING", "STAGING", "start"),
+            "reset": _to("RUNNING", "RUNNING", "reset"),
             "setMetadata": Verb(_set("metadata")),
             "setTags": Verb(_set("tags")),
+            "setDeletionProtection": Verb(_protect),
+            "getGuestAttributes": Verb(_guest_attributes),
         },
         omit=("update",),
         seconds=20.0,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import secrets
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,6 +11,7 @@ from rehearsal.cloud.core.errors import JsonObject
 from rehearsal.cloud.core.world import World
 from rehearsal.cloud.machines.guestattributes import ENABLE, GuestAttributes
 from rehearsal.cloud.machines.metadata import Guest
+from rehearsal.cloud.services.places import Place
 from rehearsal.cloud.services.tpu.catalog import Slice
 from rehearsal.hosts.machine import Hosts
 from rehearsal.hosts.network import mac_address
@@ -23,17 +23,6 @@ ENDPOINT_PORT = 8470
 LATE_KEYS = ("agent-worker-number", "worker-network-endpoints")
 
 
-@dataclass(frozen=True)
-class NodeNetwork:
-    """The network of a node's machines: full names, and facts of the subnet."""
-
-    network: str
-    subnetwork: str
-    mtu: int
-    gateway: str
-    cidr: ipaddress.IPv4Network
-
-
 @dataclass
 class Node:
     """A node that exists. `body` is the resource as stored, its `state` included."""
@@ -41,7 +30,7 @@ class Node:
     name: str  # projects/P/locations/Z/nodes/N
     body: JsonObject
     slice: Slice
-    place: NodeNetwork
+    place: Place
     addresses: list[str]
     preempted: bool = False
     changing: bool = False  # a nodes.patch is under way

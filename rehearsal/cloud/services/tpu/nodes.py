@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections import Counter
 from dataclasses import dataclass
@@ -11,15 +10,10 @@ from rehearsal.cloud.core.clock import rfc3339
 from rehearsal.cloud.core.errors import ApiError, JsonObject, not_found
 from rehearsal.cloud.core.world import World
 from rehearsal.cloud.iam.audit import Audit
+from rehearsal.cloud.machines.machines import NOTICE_S, Machines, Member
 from rehearsal.cloud.machines.metadata import Guest
 from rehearsal.cloud.services.tpu.node import LATE_KEYS, Node
-from rehearsal.hosts.errors import HostError
-from rehearsal.hosts.machine import Hosts
 
-# https://cloud.google.com/compute/docs/instances/spot#preemption-process: up to 30 s after the notice.
-NOTICE_S = 30.0
-# Pause between looks at a machine that is switching off.
-_LOOK_S = 0.1
 # https://cloud.google.com/tpu/docs/view-maintenance-notifications: seven days of notice if scheduled.
 _NOTIFIED_S, _WINDOW_S = 7 * 86_400.0, 4 * 3600.0
 
@@ -52,16 +46,18 @@ class Durations:
 class Nodes:
     """The fleet of one project."""
 
-    def __init__(self, world: World, hosts: Hosts, audit: Audit, durations: Durations, seed: int) -> None:
+    def __init__(
+        self, world: World, machines: Machines, audit: Audit, durations: Durations, seed: int
+    ) -> None:
         self.deleted: Counter[str] = Counter()  # by the state in which a request for it found the node
         self._rng = random.Random(0)
         self._late_rng = random.Random(seed)
         self._world = world
-        self._hosts = hosts
+        self._machines = machines
+        machines.owners.append(self)
         self._audit = audit
         self._durations = durations
         self._nodes: dict[str, Node] = {}
-        self._changed = asyncio.Event()
 
     def all(self) -> list[Node]:
         """Every node, oldest first."""
@@ -76,7 +72,7 @@ class Nodes:
 
     def render(self, node: Node) -> JsonObject:
         """Return the resource as it is read now."""
-        return node.render(self._hosts)
+        return node.render(self._machines.hosts)
 
     def add(self, node: Node) -> None:
         """Enter a new node; its disks and its network are in use from here on."""
@@ -93,12 +89,7 @@ class Nodes:
 
     def announce(self) -> None:
         """Wake those that wait for a change of metadata."""
-        changed, self._changed = self._changed, asyncio.Event()
-        changed.set()
-
-    async def changed(self) -> None:
-        """Wait for the next announcement."""
-        await self._changed.wait()
+        self._machines.announce()
 
     def guest(self, address: str) -> Guest | None:
         """Return the worker with this address."""
@@ -106,6 +97,18 @@ class Nodes:
             if address in node.addresses:
                 return node.guest(self._world, node.addresses.index(address))
         return None
+
+    def members(self) -> list[Member]:
+        """Return the machines of each node."""
+        return [
+            Member(
+                node.place.network,
+                node.addresses,
+                frozenset(node.body.get("tags", ())),
+                node.body["serviceAccount"]["email"],
+            )
+            for node in self.all()
+        ]
 
     # Work of operations
 
@@ -115,12 +118,7 @@ class Nodes:
         async with node.power:
             still(node, state)
             node.unwritten = {(worker, key) for worker in range(node.slice.hosts) for key in LATE_KEYS}
-            boots = [self._hosts.boot(spec) for spec in node.specs(self._world)]
-            for outcome in await asyncio.gather(*boots, return_exceptions=True):
-                if isinstance(outcome, HostError):
-                    raise ApiError(500, "INTERNAL", f"a machine did not boot: {outcome}") from outcome
-                if isinstance(outcome, BaseException):
-                    raise outcome
+            await self._machines.boot(node.specs(self._world))
             still(node, state)  # deleted while it booted: the deletion, which waits for us, has it now
         for unwritten in sorted(node.unwritten):
             self._world.spawn(
@@ -146,21 +144,21 @@ class Nodes:
         """Remove a node whose creation failed, with its machines."""
         if self._nodes.get(node.name) is node and node.state == "CREATING":
             self._remove(node)
-            self._world.spawn(self._discard(node))
+            self._world.spawn(self._machines.discard(node.host_names))
 
     async def take_down(self, node: Node) -> None:
         """Switch off in order, then remove node and boot disks."""
         await self._world.clock.sleep(self._durations.delete)
         async with node.power:
-            await self._switch_off(node)
-        await self._discard(node)
+            await self._machines.switch_off(node.host_names)
+        await self._machines.discard(node.host_names)
         self._remove(node)
 
     async def stop(self, node: Node) -> JsonObject:
         """Stop a node and keep its boot disks."""
         await self._world.clock.sleep(self._durations.change)
         async with node.power:
-            await self._switch_off(node)
+            await self._machines.switch_off(node.host_names)
             still(node, "STOPPING")
             node.body["state"] = "STOPPED"
         return self.render(node)
@@ -180,14 +178,15 @@ class Nodes:
         node.preempted = True
         self.announce()
         if notice:
-            await asyncio.gather(*(self._hosts.power_off(name) for name in node.host_names))
+            await self._machines.press(node.host_names)
         self._world.spawn(self._finish_preemption(node, NOTICE_S if notice else 0.0))
 
-    async def cut_power(self, host: str) -> None:
-        """Cut one host's power; ApiError 404 if no host has this name."""
-        if not any(host in node.host_names for node in self.all()):
-            raise not_found(host)
-        await self._hosts.cut_power(host)
+    async def cut_power(self, host: str) -> bool:
+        """Cut one host's power; return False if no host has this name."""
+        known = any(host in node.host_names for node in self.all())
+        if known:
+            await self._machines.cut([host])
+        return known
 
     def status(self) -> list[JsonObject]:
         """Every node with its hosts, as GET /status of the control socket has them."""
@@ -197,7 +196,7 @@ class Nodes:
                 "zone": node.zone,
                 "state": node.state,
                 "hosts": [
-                    {"name": name, "address": address, "running": self._hosts.running(name)}
+                    {"name": name, "address": address, "running": self._machines.hosts.running(name)}
                     for name, address in zip(node.host_names, node.addresses, strict=True)
                 ],
             }
@@ -212,8 +211,7 @@ class Nodes:
 
     async def _finish_preemption(self, node: Node, notice_s: float) -> None:
         async with node.power:
-            await self._wait_off(node, notice_s)
-            await self._cut_power(node)
+            await self._machines.finish(node.host_names, notice_s)
             if node.state == "READY":
                 node.body["state"] = "PREEMPTED"
                 self._audit.terminated(node.name)
@@ -246,7 +244,7 @@ class Nodes:
     async def _repair(self, node: Node, ends: str) -> None:
         async with node.power:
             if node.state == "REPAIRING":
-                await self._switch_off(node)
+                await self._machines.switch_off(node.host_names)
         await self._world.clock.sleep(self._durations.repair)
         if node.state != "REPAIRING":
             return  # it was deleted meanwhile
@@ -260,23 +258,6 @@ class Nodes:
         except ApiError:
             if node.state == "REPAIRING":
                 raise
-
-    async def _switch_off(self, node: Node) -> None:
-        await asyncio.gather(*(self._hosts.power_off(name) for name in node.host_names))
-        await self._wait_off(node, NOTICE_S)
-        await self._cut_power(node)
-
-    async def _wait_off(self, node: Node, limit_s: float) -> None:
-        loop = asyncio.get_running_loop()
-        end = loop.time() + limit_s
-        while loop.time() < end and any(self._hosts.running(name) for name in node.host_names):
-            await asyncio.sleep(_LOOK_S)
-
-    async def _cut_power(self, node: Node) -> None:
-        await asyncio.gather(*(self._hosts.cut_power(name) for name in node.host_names))
-
-    async def _discard(self, node: Node) -> None:
-        await asyncio.gather(*(self._hosts.discard(name) for name in node.host_names))
 
     def _remove(self, node: Node) -> None:
         self._nodes.pop(node.name, None)

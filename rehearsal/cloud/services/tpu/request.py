@@ -14,6 +14,8 @@ from rehearsal.cloud.core.errors import ApiError, JsonObject, NotEmulatedError, 
 from rehearsal.cloud.core.service import Call
 from rehearsal.cloud.core.world import World
 from rehearsal.cloud.iam.iam import Iam, compute_account
+from rehearsal.cloud.services import places
+from rehearsal.cloud.services.places import Place
 from rehearsal.cloud.services.tpu.catalog import (
     ACCELERATOR,
     DISK_TYPES,
@@ -23,7 +25,7 @@ from rehearsal.cloud.services.tpu.catalog import (
     find,
     find_topology,
 )
-from rehearsal.cloud.services.tpu.node import ENDPOINT_PORT, Node, NodeNetwork
+from rehearsal.cloud.services.tpu.node import ENDPOINT_PORT, Node
 
 _METADATA_KEY = re.compile(r"[-_a-zA-Z0-9]{1,128}")
 # https://cloud.google.com/compute/docs/metadata/setting-custom-metadata#limitations
@@ -68,7 +70,7 @@ class Requests:
         for taken_place in (node.place for node in taken):
             if taken_place.network != place.network and taken_place.cidr.overlaps(place.cidr):
                 raise NotEmulatedError("A node in a network whose ranges overlap those of another's node")
-        addresses = _free_addresses(place, taken, piece.hosts)
+        addresses = _free_addresses(place, places.taken(self._world), piece.hosts)
         name = f"projects/{self._world.project}/locations/{zone}/nodes/{node_id}"
         body: JsonObject = {
             **{key: sent[key] for key in ("shieldedInstanceConfig",) if key in sent},
@@ -111,7 +113,7 @@ class Requests:
         }
         return {key: value for key, value in fields.items() if value}
 
-    def _place(self, sent: JsonObject, zone: str) -> NodeNetwork:
+    def _place(self, sent: JsonObject, zone: str) -> Place:
         """Network and subnetwork by full names, partial names or links."""
         project, region = f"projects/{self._world.project}", zone.rpartition("-")[0]
         network = self._full_name(sent.get("network") or "default", f"{project}/global/networks")
@@ -130,9 +132,7 @@ class Requests:
                 f"subnetwork {subnetwork} must have Private Google Access enabled, because the node has no "
                 "external IP addresses"
             )
-        cidr = ipaddress.IPv4Network(subnet_body["ipCidrRange"])
-        mtu, gateway = int(network_body.get("mtu", 1460)), subnet_body["gatewayAddress"]
-        return NodeNetwork(network, subnetwork, mtu, gateway, cidr)
+        return places.place(self._world, subnetwork)
 
     def _parent(self, subnet: JsonObject) -> str:
         return full_name(self._world, subnet["network"])
@@ -223,10 +223,8 @@ def _check_metadata(metadata: dict[str, str]) -> None:
         raise refusal(f"metadata has {total} bytes; at most {_METADATA_BYTES} are allowed")
 
 
-def _free_addresses(place: NodeNetwork, taken: list[Node], count: int) -> list[str]:
+def _free_addresses(place: Place, used: set[str], count: int) -> list[str]:
     """Return the lowest free addresses. Google keeps four: network, gateway, the last but one, broadcast."""
-    neighbours = (node for node in taken if node.place.subnetwork == place.subnetwork)
-    used = {address for node in neighbours for address in node.addresses}
     usable = range(2, place.cidr.num_addresses - 2)
     candidates: Iterator[str] = (str(place.cidr[index]) for index in usable)
     free = list(itertools.islice((address for address in candidates if address not in used), count))

@@ -15,7 +15,7 @@ from rehearsal.providers.gcp import mapping
 from rehearsal.providers.gcp.lifecycle import Context, Resource
 from rehearsal.providers.gcp.settings import Settings
 from rehearsal.providers.gcp.table import IAM, KMS, RESOURCE_MANAGER, STORAGE, Service
-from rehearsal.providers.gcp.types.services import ARTIFACT_REGISTRY, PUBSUB, RUN
+from rehearsal.providers.gcp.types.services import ARTIFACT_REGISTRY, PUBSUB, RUN, SECRET_MANAGER
 from rehearsal.providers.plugin.errors import OperationError, ProviderApiError, StandInError
 
 _POLICY_VERSION = 3  # the one that has conditions
@@ -312,4 +312,9 @@ TOPIC_IAM_MEMBER = _member(
     "gcp:pubsub/topicIAMMember:TopicIAMMember",
     PUBSUB,
     PolicyAccess("topic", "projects/{project}/topics/{topic}"),
+)
+SECRET_IAM_MEMBER = _member(
+    "gcp:secretmanager/secretIamMember:SecretIamMember",
+    SECRET_MANAGER,
+    PolicyAccess("secretId", "projects/{project}/secrets/{secretId}", read_query=_DOTTED),
 )

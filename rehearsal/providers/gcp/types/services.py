@@ -15,6 +15,8 @@ FUNCTIONS = Service("cloudfunctions2")
 RUN = Service("cloudrunv2")
 SCHEDULER = Service("cloudscheduler")
 EVENTARC = Service("eventarc")
+FILESTORE = Service("filestore")
+SECRET_MANAGER = Service("secretmanager")
 LOGGING = Service("logging")
 MONITORING = Service("monitoring", document="monitoring.v3")
 
@@ -144,4 +146,30 @@ CHANNEL = Resource(
     assigned={"name": "name"},
     delete_query={"force": "{forceDelete}"},
     schema="NotificationChannel",
+)
+
+
+SECRET = Resource(
+    "gcp:secretmanager/secret:Secret",
+    SECRET_MANAGER,
+    "projects/{project}/secrets/{secretId}",
+    (Update(mask="updateMask", whole=True),),
+    {
+        "replication.auto": {"is": "at=automatic always", "decode": lambda raw: raw},
+        "deletionProtection": "local",
+    },
+    create_query={"secretId": "{secretId}"},
+)
+
+FILESTORE_INSTANCE = Resource(
+    "gcp:filestore/instance:Instance",
+    FILESTORE,
+    f"{_LOCATIONS}/instances/{{name}}",
+    (Update("description fileShares labels directoryServices performanceConfig", mask="updateMask"),),
+    {
+        "name": "nameless",
+        "networks.reservedIpRange": {"decode": lambda _: None, "same": lambda *_: True},
+        "desiredReplicaState": "local",
+    },
+    create_query={"instanceId": "{name}"},
 )

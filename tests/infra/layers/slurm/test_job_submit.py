@@ -41,23 +41,23 @@ def _submit(tmp_path_factory: pytest.TempPathFactory) -> Any:
         given = ", ".join(f"{key} = {json.dumps(value)}" for key, value in fields.items())
         line = [lua, str(folder / "run.lua"), str(folder / "job_submit.lua"), f"{{ {given} }}", function]
         done = subprocess.run(line, capture_output=True, text=True, check=True)
-        code, said, *rest = done.stdout.splitlines()
-        assert (code == "0") == (said == ""), done.stdout
-        return said, dict(pair.split("=", 1) for pair in rest)
+        code, message, *rest = done.stdout.splitlines()
+        assert (code == "0") == (message == ""), done.stdout
+        return message, dict(pair.split("=", 1) for pair in rest)
 
     return run
 
 
-def asked(count: int) -> dict[str, int]:
+def nodes(count: int) -> dict[str, int]:
     return {"min_nodes": count, "max_nodes": count}
 
 
 @pytest.mark.parametrize(("known", "job", "hosts", "slices"), [
     (PLAIN, {}, 4, 1),
-    (PLAIN, asked(1), 4, 1),
-    (PLAIN, asked(3), 12, 3),
+    (PLAIN, nodes(1), 4, 1),
+    (PLAIN, nodes(3), 12, 3),
     (HOSTS, {}, 4, 1),
-    (HOSTS, asked(8), 8, 2),
+    (HOSTS, nodes(8), 8, 2),
     (PLAIN, {"partition": "small"}, 1, 1),
     (PLAIN, {"min_mem_per_node": 665600}, 4, 1),
     (PLAIN, {"tres_per_node": "gres:tpu:4"}, 4, 1),
@@ -66,8 +66,8 @@ def asked(count: int) -> dict[str, int]:
 def test_a_job_gets_whole_slices(
     submit: Any, known: Settings, job: dict[str, Any], hosts: int, slices: int
 ) -> None:
-    said, after = submit(known, **job)
-    assert said == ""
+    message, after = submit(known, **job)
+    assert message == ""
     assert (after["min_nodes"], after["max_nodes"], after["req_switch"]) == (
         str(hosts),
         str(hosts),
@@ -79,7 +79,7 @@ def test_a_job_gets_whole_slices(
 
 @pytest.mark.parametrize(("tasks", "expected"), [(2, "8"), (16, "16"), (UNSET, str(UNSET))])
 def test_a_task_for_each_node_becomes_one_for_each_host(submit: Any, tasks: int, expected: str) -> None:
-    assert float(submit(PLAIN, **asked(2), num_tasks=tasks)[1]["num_tasks"]) == float(expected)
+    assert float(submit(PLAIN, **nodes(2), num_tasks=tasks)[1]["num_tasks"]) == float(expected)
 
 
 _LESS = "write -N %d or less, or raise nodeCountDynamicMax"
@@ -87,10 +87,10 @@ _OF_HOST = "a job has whole slices, and a host of tpu has 4 chips: leave --gres 
 
 
 @pytest.mark.parametrize(("known", "job", "expected"), [
-    (PLAIN, asked(4), f"-N 4: a job of tpu has 3 slices at most: {_LESS % 3}"),
-    (HOSTS, asked(16), f"-N 16: a job of tpu has 3 slices at most: {_LESS % 12}"),
-    (HOSTS, asked(6), "-N 6: a slice (v6e-16) of tpu has 4 hosts, and a job has whole ones: write -N 4 or 8"),
-    (HOSTS, asked(2), "-N 2: a slice (v6e-16) of tpu has 4 hosts, and a job has whole ones: write -N 4"),
+    (PLAIN, nodes(4), f"-N 4: a job of tpu has 3 slices at most: {_LESS % 3}"),
+    (HOSTS, nodes(16), f"-N 16: a job of tpu has 3 slices at most: {_LESS % 12}"),
+    (HOSTS, nodes(6), "-N 6: a slice (v6e-16) of tpu has 4 hosts, and a job has whole ones: write -N 4 or 8"),
+    (HOSTS, nodes(2), "-N 2: a slice (v6e-16) of tpu has 4 hosts, and a job has whole ones: write -N 4"),
     (PLAIN, {"min_nodes": 1, "max_nodes": 3},
      "-N 1-3: a job has a number of slices, not a range: write one number"),
     (PLAIN, {"min_mem_per_node": 716800},
@@ -110,15 +110,15 @@ def test_what_no_slice_gives_is_refused_with_a_sentence(
 
 
 def test_a_partition_that_there_isnt_is_left_to_slurm(submit: Any) -> None:
-    said, after = submit(PLAIN, partition="nope", **asked(2))
-    assert (said, after["min_nodes"]) == ("", "2")
+    message, after = submit(PLAIN, partition="nope", **nodes(2))
+    assert (message, after["min_nodes"]) == ("", "2")
 
 
 def test_a_waiting_job_keeps_whole_slices(submit: Any) -> None:
-    assert submit(PLAIN, "slurm_job_modify", **asked(8))[0] == ""
+    assert submit(PLAIN, "slurm_job_modify", **nodes(8))[0] == ""
     assert submit(PLAIN, "slurm_job_modify")[0] == ""
-    said, _ = submit(PLAIN, "slurm_job_modify", **asked(3))
-    assert said == (
+    message, _ = submit(PLAIN, "slurm_job_modify", **nodes(3))
+    assert message == (
         "NumNodes=3: a job of tpu has whole slices of 4 hosts, 3 at most: cancel it, and submit another"
     )
 

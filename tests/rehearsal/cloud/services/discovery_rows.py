@@ -112,6 +112,19 @@ DISCOVERED = (
         absent=frozenset({"name", *IAM}),
     ),
     Row(
+        "file.projects.locations.instances",
+        f"{P}/locations/us-east5-b",
+        {
+            "tier": "BASIC_HDD",
+            "fileShares": [{"name": "home", "capacityGb": "1024"}],
+            "networks": [{"network": NET, "modes": ["MODE_IPV4"]}],
+        },
+        {"description": "two"},
+        wrong={"teer": "BASIC_HDD"},
+        missing={"networks": [{"network": f"{P}/global/networks/none", "modes": ["MODE_IPV4"]}]},
+        absent=IAM,
+    ),
+    Row(
         "compute.addresses",
         f"{P}/regions/us-east5",
         {"description": "one"},

@@ -241,7 +241,10 @@ class Discovered:
     def create(self, parent: str, id_: str, body: Any) -> str:
         verb = "insert" if "insert" in self._methods else "create"
         by_client = self.collection.startswith(("compute.", "logging."))
-        made = self._call(verb, parent, {**body, "name": id_} if by_client else body)
+        parameters = self._methods[verb]["parameters"]
+        named = {key: id_ for key in parameters if key.endswith("Id") and key != "requestId"}
+        query = {} if by_client else named
+        made = self._call(verb, parent, {**body, "name": id_} if by_client else body, **query)
         name = made.get("response", made)["name"]
         return f"{parent}/{self.collection.rpartition('.')[2]}/{id_}" if by_client else str(name)
 
