@@ -77,6 +77,7 @@ SUBCOMMANDS = {
     "pipeline": Part(
         "cli.pipeline:pipeline", "from text to a training job: publish, run, status, retry, cost, …"
     ),
+    "slurm": Part("cli.slurm:slurm", "jobs of a Slurm cluster: submit, status, cancel, logs, ssh"),
     "builds": Part("cli.builds:builds", "the layers by Cloud Build: render, submit"),
     "infra": Part("cli.infra:infra", "one layer at a time; prices, roles, settle"),
     "fleet": Part("cli.fleet:fleet", "fleets of equal slices: create, delete, deploy, monitor, exec, …"),

@@ -159,7 +159,13 @@ class Environment:
         controller.actor.environment = self
 
     def controller(
-        self, *, lead: bool = False, updates: bool = True, manual: bool = False, unheld: bool = False
+        self,
+        *,
+        lead: bool = False,
+        updates: bool = True,
+        manual: bool = False,
+        unheld: bool = False,
+        brief: bool = False,
     ) -> Controller:
         """Return a controller of the members.
 
@@ -168,13 +174,15 @@ class Environment:
             updates: give living members with earlier metadata the present one.
             manual: a user requests the attempts: zones that refused are retried.
             unheld: create named slices that the stack doesn't hold, too.
+            brief: the lease is held for seconds at a time.
         """
         try:
             zones = {observed.zone for observed in self.all_nodes()}
         except RequestError:
             zones = set()  # a zone is unreachable; those of the settings are observed all the same
         return Controller(
-            self.members, self.google, _ByKind(self, unheld), BucketStore(self.google, self.stack.id),
+            self.members, self.google, _ByKind(self, unheld),
+            BucketStore(self.google, self.stack.id, brief=brief),
             self.limits, self.owner,
             everyone=nodes(self.settings), zones=zones, spec=self.spec if updates else None,
             lead=lead, manual=manual, unwanted=self.unwanted,

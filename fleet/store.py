@@ -43,14 +43,18 @@ class _StaleError(FleetError):
 class BucketStore:
     """The state of one controller, in the bucket."""
 
-    def __init__(self, google: Google, stack: str, now: Callable[[], float] = time.time):
+    def __init__(
+        self, google: Google, stack: str, now: Callable[[], float] = time.time, *, brief: bool = False
+    ):
+        """Create a store; `brief`: the lease is held for seconds at a time, and others wait for its end."""
+        self._brief = brief or _is_function()
         self._google, self._object, self._now = google, object_of(stack), now
         self._id, self._host = uuid.uuid4().hex, host()
         self._generation, self._written_s = 0, 0.0
         self._where = f"gs://{google.controller_bucket}/{object_of(stack)}"
 
     def read(self) -> ControllerState:
-        """Return the stored state; wait for a function, which holds the lease for seconds of each sweep.
+        """Return the stored state; wait for one that holds the lease for seconds of each sweep.
 
         Raises FleetError if another controller holds the lease.
         """
@@ -59,7 +63,7 @@ class BucketStore:
             state, leader, self._generation = self._stored()
             if leader.get("id") == self._id or not self._alive(leader):
                 return state
-            if leader.get("brief") is not True or _is_function() or time.monotonic() > until_s:
+            if leader.get("brief") is not True or self._brief or time.monotonic() > until_s:
                 raise self._other(leader)
             time.sleep(1.0)
 
@@ -96,7 +100,7 @@ class BucketStore:
         """
         leader = {
             "id": self._id, "host": self._host, "process": os.getpid(), "at_s": self._now() if renew else 0.0,
-            **({"brief": True} if _is_function() else {}),
+            **({"brief": True} if self._brief else {}),
         }  # fmt: skip
         text = json.dumps(state.to_json() | {"leader": leader})
         try:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from infra.core.lookup import Lookup
 from infra.core.outputs import Outputs
 from infra.core.providers import Factory
+from infra.core.watched import Alert, LogMetric
 from infra.google.quotas import Use
 from infra.google.role import Role
 from infra.prices.row import PriceRow, Rate
@@ -102,6 +103,8 @@ class Hooks:
             (infra/engine/recovery/lookups.py).
         rendered: generated files that builds take along.
         bundle: what its machines install.
+        metrics: of its log entries, which the monitoring layer makes while this layer is on.
+        alerts: likewise; each has a page docs/runbooks/NAME.md.
     """
 
     after: tuple[str, ...] = ()
@@ -112,6 +115,8 @@ class Hooks:
     lookups: Mapping[str, Lookup] = field(default_factory=dict)
     rendered: Rendered | None = None
     bundle: MachineBundle | None = None
+    metrics: tuple[LogMetric, ...] = ()
+    alerts: tuple[Alert, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from fleet import environment, removal
+from fleet import environment, owned, removal
 from fleet.adhoc import AdHoc
 from fleet.model import WorkerStatus
 from fleet.proof import Attested
@@ -23,7 +23,6 @@ from infra.google.client import RequestError
 from infra.google.failures import Failure, Kind
 from infra.settings.schema import ADDED_SLICES, Settings
 from infra.settings.sources import as_pulumi_hands_it_over
-from pipeline import slices
 from pipeline.slices import SliceTrainer
 from tests.fleet.conftest import OWNER
 from tests.fleet.world import Cloud
@@ -54,11 +53,11 @@ class Slices(Pipeline):
             text = as_pulumi_hands_it_over(values, "f")
             return parse("dev", text, "f", (), (ADDED_SLICES,)) if slices else known
 
-        for module in (environment, slices):
+        for module in (environment, owned):
             monkeypatch.setattr(module, "from_file", read)
         monkeypatch.setattr(environment, "read_stack", lambda _: self.cloud.stack)
         monkeypatch.setattr(environment, "Google", lambda *_: self.cloud)
-        for module in (removal, slices):
+        for module in (removal, owned):
             monkeypatch.setattr(module, "_POLL_S", 0.01)
 
     def sweep(self, times: int = 1, *, minutes: float = 1.0, fine: bool = True) -> None:

@@ -10,14 +10,13 @@ from dataclasses import replace
 
 import pytest
 
-from fleet import monitor
+from fleet import monitor, owned
 from fleet.adhoc import AdHoc, Phase
 from fleet.environment import opened
 from fleet.model import View, ZoneView
 from fleet.request import FleetCommand
 from fleet.store import LeaseHeldError
 from infra.google.failures import Failure, Kind
-from pipeline import slices
 from tests.fleet.conftest import OWNER
 from tests.pipeline.test_slices import DONE, NODE, Slices, _pipeline  # noqa: F401
 from tests.virtual_time import replace_time
@@ -74,7 +73,7 @@ def test_a_deletion_that_takes_long_holds_no_sweep(pipeline: Slices, monkeypatch
     monkeypatch.setattr(pipeline.cloud, "delete", begin)
     begun_s = next(clock)
     pipeline.sweep(3)
-    assert next(clock) - begun_s < 3 * 2 * slices._SETTLED_S
+    assert next(clock) - begun_s < 3 * 2 * owned._SETTLED_S
     assert (pipeline.fleet(run)["phase"], pipeline.record(run)["outcome"]) == ("ending", "running")
     written = pipeline.fleet(run)["writtenS"]
     monkeypatch.setattr(pipeline.cloud, "delete", delete)

@@ -12,10 +12,10 @@ SRUN_PORTS = (61001, 63000)
 """Where srun and salloc are called back: above Linux's range of ports that programs get at random."""
 STATE = "/var/lib/slurm-state"
 """Mount point of the state disk: StateSaveLocation, /home where it is exported, MariaDB's files."""
-STATE_SAVE, WISHES, HOME_EXPORT = f"{STATE}/slurmctld", f"{STATE}/power", f"{STATE}/home"
+STATE_SAVE, REQUESTS, HOME_EXPORT = f"{STATE}/slurmctld", f"{STATE}/power", f"{STATE}/home"
 ETC, BIN, LOGS = "/etc/slurm", "/opt/slurm/bin", "/var/log/slurm"
 RESUME, SUSPEND, RESUME_FAILED = (f"{BIN}/{name}" for name in ("resume", "suspend", "resume-failed"))
-"""Programs that slurmctld calls; each records what is desired in WISHES, and returns."""
+"""Programs that slurmctld calls; each records what is desired in REQUESTS, and returns."""
 STATE_DEVICE = "slurm-state"
 """Name of the state disk on the controller: /dev/disk/by-id/google-slurm-state."""
 ROLES = CONTROLLER, LOGIN = ("controller", "login")

@@ -89,7 +89,7 @@ def useful_commands(settings: Settings) -> dict[str, str]:
     login = names.logins(settings)[0]
     where = f"--project={settings.project} --zone={names.zone(settings)} --tunnel-through-iap"
     return {
-        "submit": f"tpu slurm submit {environment} job.sbatch -p {default} -N 1",
+        "submit": f"tpu slurm submit {environment} job.sbatch -- -p {default} -N 1",
         "status": f"tpu slurm status {environment}",
         "logs": f"tpu slurm logs {environment} JOB",
         "cancel": f"tpu slurm cancel {environment} JOB",

@@ -1,0 +1,107 @@
+"""Accounting on the controller: MariaDB on the state disk, slurmdbd, accounts and their limits."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from infra.layers.slurm import names
+from infra.layers.slurm.conf import accounting
+from infra.settings.schema import Settings
+from slurm.errors import SlurmError
+from slurm.system import System
+
+_DATA = f"{names.STATE}/mysql"
+_SETTINGS = f"""\
+[mysqld]
+datadir={_DATA}
+bind-address=127.0.0.1
+skip-networking
+# What slurmdbd asks for: https://slurm.schedmd.com/archive/slurm-22.05.8/accounting.html
+innodb_buffer_pool_size=512M
+innodb_lock_wait_timeout=900
+max_allowed_packet=16M
+"""
+_UNCHANGED = ("Nothing new added", "Nothing modified", "already exist")
+_ANSWERS_S = 60.0
+
+
+def start(
+    system: System, settings: Settings, bundle: Path, sleep: Callable[[float], None] = time.sleep
+) -> None:
+    """Start the database and slurmdbd, and make its user; each is there already at later boots.
+
+    Args:
+        system: of the controller.
+        settings: with accounting on.
+        bundle: folder of the installed bundle.
+        sleep: pauses.
+
+    Raises:
+        SlurmError: a step fails.
+    """
+    archive = bundle / "accounting.tar.gz"
+    if not system.path("/usr/sbin/mariadbd").exists():
+        system.run(
+            ["tar", "--extract", "--gzip", f"--file={archive}", f"--directory={system.root}",
+             "--skip-old-files", "--keep-directory-symlink", "--same-permissions"], timeout_s=300.0,
+        )  # fmt: skip
+        system.run(["ldconfig"])
+    if system.write("/etc/sysusers.d/mysql.conf", 'u mysql 64031 "MariaDB"\n'):
+        system.run(["systemd-sysusers", "/etc/sysusers.d/mysql.conf"])
+    changed = system.write("/etc/mysql/mariadb.conf.d/99-slurm.cnf", _SETTINGS)
+    system.run(["systemctl", "daemon-reload"])
+    _database(system)
+    system.start("mariadb.service", again=changed)
+    statements = (
+        f"CREATE DATABASE IF NOT EXISTS {accounting.DATABASE};"
+        "CREATE USER IF NOT EXISTS 'slurm'@'localhost' IDENTIFIED VIA unix_socket;"
+        f"GRANT ALL ON {accounting.DATABASE}.* TO 'slurm'@'localhost';"
+    )
+    _patiently(lambda: system.run(["mariadb", "--batch"], text=statements), sleep)
+    system.start("slurmdbd.service")
+
+
+def _database(system: System) -> None:
+    """Make the database's files in a folder of another name first: a half of them is begun again."""
+    if system.path(_DATA).exists():
+        return
+    fresh = f"{_DATA}.new"
+    shutil.rmtree(system.path(fresh), ignore_errors=True)
+    system.folder(fresh, mode=0o700, owner="mysql")
+    system.run(
+        ["mariadb-install-db", "--user=mysql", f"--datadir={fresh}", "--skip-test-db"], timeout_s=300.0
+    )
+    system.path(fresh).rename(system.path(_DATA))
+
+
+def limits(system: System, settings: Settings, sleep: Callable[[float], None] = time.sleep) -> None:
+    """Make the cluster, its accounts and users, and set their limits. Raises SlurmError."""
+    cluster = ["add", "cluster", names.name(settings)]
+    _patiently(lambda: _sacctmgr(system, cluster), sleep)
+    for arguments in accounting.sacctmgr(settings):
+        _sacctmgr(system, arguments)
+
+
+def _sacctmgr(system: System, arguments: list[str]) -> None:
+    try:
+        system.run(["sacctmgr", "--immediate", *arguments])
+    except SlurmError as error:
+        if not any(sign in str(error) for sign in _UNCHANGED):
+            raise
+
+
+def _patiently(step: Callable[[], object], sleep: Callable[[float], None]) -> None:
+    """Repeat a step while a daemon that has just started doesn't answer. Raises its SlurmError in the end."""
+    until_s = time.monotonic() + _ANSWERS_S
+    while True:
+        try:
+            step()
+        except SlurmError:
+            if time.monotonic() > until_s:
+                raise
+            sleep(1.0)
+        else:
+            return
