@@ -56,6 +56,11 @@ def read(environment: Mapping[str, str]) -> tuple[Task | None, list[Problem]]:
     if set(sizes.values()) != {hosts}:
         shown = ", ".join(f"{size} of {name}" for name, size in sizes.items())
         wrong("SLURM_STEP_NODELIST", f"must have as many hosts of each slice, not {shown}")
+    # What the boot of this host left: the number of hosts of its slice.
+    whole = environment.get("WORKER_COUNT", str(hosts))
+    if whole != str(hosts):
+        fix = "in a batch script: srun --nodes=$SLURM_JOB_NUM_NODES --ntasks-per-node=1 …"
+        wrong("SLURM_STEP_NODELIST", f"must have all {whole} hosts of a slice, not {hosts}", fix)
     if environment.get("SLURM_NTASKS") != str(len(nodes)):
         wrong("SLURM_NTASKS", f"must be {len(nodes)}, one task on each host")
     number, own = environment.get(TASK, ""), environment.get("SLURMD_NODENAME", "")

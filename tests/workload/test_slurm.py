@@ -94,6 +94,7 @@ def test_the_batch_script_is_no_task() -> None:
         ({"SLURM_STEP_NODELIST": "cpu[0-3]"}, "SLURM_STEP_NODELIST"),
         ({"SLURM_STEP_NODELIST": "tpu-0-w[0-1"}, "SLURM_STEP_NODELIST"),
         ({"SLURM_STEP_NODELIST": "tpu-0-w[0-2],tpu-1-w0"}, "SLURM_STEP_NODELIST"),
+        ({"WORKER_COUNT": "4"}, "SLURM_STEP_NODELIST"),  # half of each slice
     ],
 )
 def test_a_task_whose_place_is_uncertain_is_refused(changes: dict[str, str], wrong: str) -> None:
