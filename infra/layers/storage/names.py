@@ -16,7 +16,7 @@ JOBS = "jobs"
 
 
 # Prefixes of the checkpoint bucket that a controller of slices lists, reports of boots and jobs; and those
-# that it reads: a bundle and its script are published before nodes are created (infra/layers/tpu/published.py).
+# that it reads: bundles are published before nodes are created (infra/layers/tpu/published.py).
 LISTED, READ = ("boot/", "heartbeats/"), (MANIFESTS, BLOBS)
 
 
