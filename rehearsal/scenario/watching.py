@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Any
 
 from rehearsal.errors import ScenarioFailed
-from rehearsal.scenario.record import Check, epoch, script_run
+from rehearsal.scenario.record import Check, boot_from, epoch, script_run
 from rehearsal.scenario.scene import Scene
 from rehearsal.scenario.step import step
 
@@ -34,7 +34,7 @@ def ready(scene: Scene, node: str, timeout_s: float = 600.0) -> None:
     # Each look reads an object a host: not so often that sixty-four hosts feel it.
     poll_s = 0.4 + workers / 30
     done = scene.wait_until(f"hosts of {node} ready", all_ready, timeout_s, poll_s)
-    taken = [scene.boots[script_run(status)].ready_s or 0.0 for status in done]
+    taken = [boot_from(status).ready_s or 0.0 for status in done]  # an instance has no worker's number
     scene.past.update(script_run(status) for status in done)
     scene.note.text = f"{workers} hosts, boot script {min(taken):.1f}–{max(taken):.1f} s"
 

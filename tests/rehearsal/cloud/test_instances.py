@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tpu_lab import ACCOUNT, SUBNETWORK, ZONE, Lab, P
+from tpu_lab import ACCOUNT, SUBNETWORK, ZONE, Lab, P, until
 
 DEBIAN = "projects/debian-cloud/global/images/family/debian-12"
 COMPUTE = f"compute.googleapis.com/compute/v1/{P}/zones/{ZONE}"
@@ -49,6 +49,21 @@ async def test_a_machine_that_does_not_boot_leaves_no_instance(lab: Lab) -> None
     done = await sent(lab, "POST", "instances", body("ours"))
     assert "did not boot" in done["error"]["errors"][0]["message"]
     assert (await lab.request("GET", f"{COMPUTE}/instances/ours"))[0] == 404
+    assert lab.cloud.machines.members() == []
+
+
+async def test_a_creation_that_google_fails_leaves_no_machine(lab: Lab) -> None:
+    lab.faults.add(
+        {
+            "match": {"method": "compute.instances.insert"},
+            "what": {"operation_error": {"code": "RESOURCE_EXHAUSTED", "message": "none left"}},
+            "times": 1,
+        }
+    )
+    done = await sent(lab, "POST", "instances", body("ours"))
+    assert done["error"]["errors"][0]["message"] == "none left"
+    await until(lambda: ("discard", "ours") in lab.hosts.events)
+    assert lab.hosts.on == {}
     assert lab.cloud.machines.members() == []
 
 

@@ -169,23 +169,20 @@ class Instances:
 
     def guest(self, address: str) -> Guest | None:
         """Return the instance with this internal address, for its metadata server."""
-        for machine in self._instances.values():
-            body = self._world.directory[machine.name]
+        for machine, body in self._present():
             if body["networkInterfaces"][0]["networkIP"] == address:
                 return self._guest(machine, body)
         return None
 
     def members(self) -> Iterable[Member]:
         """See Owners."""
-        for machine in self._instances.values():
-            body = self._world.directory[machine.name]
+        for machine, body in self._present():
             address = body["networkInterfaces"][0]["networkIP"]
             account, _ = _account(body)
             yield Member(machine.place.network, [address], frozenset(_tags(body)), account)
 
     def status(self) -> list[JsonObject]:
         """Return every instance with a machine, as GET /status of the control socket has them."""
-        bodies = [(machine, self._world.directory[machine.name]) for machine in self._instances.values()]
         return [
             {
                 "name": machine.host,
@@ -195,8 +192,13 @@ class Instances:
                 "address": body["networkInterfaces"][0]["networkIP"],
                 "running": self._machines.hosts.running(machine.host),
             }
-            for machine, body in bodies
+            for machine, body in self._present()
         ]
+
+    def _present(self) -> list[tuple[_Machine, JsonObject]]:
+        """Return the machines with their instances; one that goes may have none any more."""
+        bodies = [(machine, self._world.directory.get(machine.name)) for machine in self._instances.values()]
+        return [(machine, body) for machine, body in bodies if body is not None]
 
     def _attributes(self, machine: _Machine) -> GuestAttributes | None:
         enabled = _metadata(self._world.directory[machine.name]).get(ENABLE, "").upper() == "TRUE"

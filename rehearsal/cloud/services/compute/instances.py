@@ -225,6 +225,13 @@ def _deleting(change: Change) -> None:
         change.waits.append(lambda: instances.remove(change.name))
 
 
+def _failed(change: Change, error: ApiError) -> None:
+    """Remove an instance whose creation failed, with its machine."""
+    change.resources.drop(change.name)
+    if instances := change.runtime.instances:
+        change.world.spawn(instances.remove(change.name))
+
+
 def _to(state: str, passing: str, verb: str) -> Verb:
     """Return a verb that ends in a state, after the machine has done its `verb`."""
 
@@ -311,6 +318,7 @@ COLLECTIONS = (
             acts_as("serviceAccounts.email"),
         ),
         check=_check_instance,
+        failed=_failed,
         shown=_show,
         deleting=_deleting,
         deleted=_deleted,
