@@ -277,6 +277,7 @@ def test_what_a_teams_jobs_save_is_the_teams() -> None:
     names = (
         "",
         "/objects/jobs/",
+        "/objects/jobs/vision",
         "/objects/jobs/vision/a/state.npz",
         "/objects/runs/a/1",
         "/objects/bundles/b",
