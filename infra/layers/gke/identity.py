@@ -21,12 +21,16 @@ BUCKET_ROLES = ("roles/storage.objectUser", "roles/storage.legacyBucketReader")
 def _own_jobs(settings: Settings, namespace: str) -> gcp.storage.BucketIAMMemberConditionArgsDict:
     """Return a condition: of the folder with what jobs save, only the part of the namespace.
 
-    gcsfuse makes an object for the folder itself, which may be anybody's.
+    gcsfuse makes an object for the folder itself, which may be anybody's, and looks for a file where the
+    namespace's folder is: refused, it would make no folder.
     """
     bucket = settings[StorageSettings].bucket_name
     own, folder = only(jobs_folder(namespace), bucket), only(f"{JOBS}/", bucket)
-    itself = f'resource.name == "projects/_/buckets/{bucket}/objects/{JOBS}/"'
-    return {"title": "no other team's jobs", "expression": f"!{folder} || {own} || {itself}"}
+    looked_up = (f"{JOBS}/", jobs_folder(namespace).rstrip("/"))
+    themselves = " || ".join(
+        f'resource.name == "projects/_/buckets/{bucket}/objects/{name}"' for name in looked_up
+    )
+    return {"title": "no other team's jobs", "expression": f"!{folder} || {own} || {themselves}"}
 
 
 class NodeIdentity(Account):

@@ -70,6 +70,10 @@ _ROLES = (
         "roles/compute.viewer", "count the nodes of a pool", ("compute.instanceGroupManagers.list",),
     ),
     Role(
+        "roles/container.viewer", "see the jobs on a pool before it is deleted",
+        ("container.clusters.connect", "container.nodes.list", "container.pods.list"),
+    ),
+    Role(
         "roles/iam.serviceAccountAdmin", "create the nodes' account and its policy",
         ("iam.serviceAccounts.create", "iam.serviceAccounts.get", "iam.serviceAccounts.getIamPolicy",
          "iam.serviceAccounts.setIamPolicy", "iam.serviceAccounts.delete"),

@@ -10,6 +10,7 @@ import pytest
 from infra.engine.settings import parse
 from infra.errors import CommandError
 from infra.layers.gke.facts import CHANNELS
+from infra.layers.gke.layer import LAYER
 from infra.layers.gke.pools import block
 from infra.layers.gke.program import dns_name
 from infra.settings.sources import as_pulumi_hands_it_over
@@ -265,6 +266,12 @@ def test_pods_are_granted_roles_on_the_buckets_and_none_of_storage_on_the_projec
     assert [resource.inputs["accountId"] for resource in recording.of(ACCOUNT)] == ["tpu-gke-nodes"]
 
 
+def test_whoever_brings_gke_up_may_see_the_jobs_on_a_pool_without_the_queue() -> None:
+    """The guard of a pool asks the cluster for them."""
+    held = {permission for role in LAYER.roles for permission in role.permissions}
+    assert {"container.clusters.connect", "container.nodes.list", "container.pods.list"} <= held
+
+
 def test_what_a_teams_jobs_save_is_the_teams() -> None:
     """By the condition on the grant, as the emulated IAM evaluates it."""
     (grant,) = [
@@ -277,6 +284,7 @@ def test_what_a_teams_jobs_save_is_the_teams() -> None:
     names = (
         "",
         "/objects/jobs/",
+        "/objects/jobs/vision",
         "/objects/jobs/vision/a/state.npz",
         "/objects/runs/a/1",
         "/objects/bundles/b",
