@@ -232,12 +232,11 @@ def updates(names: Sequence[str], every: int) -> dict[str, Any]:
 
 @proof(
     click.option("--layer", "names", multiple=True, type=click.Choice(changed.LAYERS), help="Only these."),
-    click.option("--shard", default="0/1", show_default=True, help="Every N-th setting, from the K-th: K/N."),
+    click.option("--setting", "only", multiple=True, metavar="PATH", help="Only these, as gke:podsRange."),
 )
-def changes(names: Sequence[str], shard: str) -> dict[str, Any]:
+def changes(names: Sequence[str], only: Sequence[str]) -> dict[str, Any]:
     """A plan's word is what happens, nothing else changes, and the next preview is empty."""
-    number, _, count = shard.partition("/")
-    result = changed.measure(names, int(number), int(count), report)
+    result = changed.measure(names, only, report)
     if any(layer["wrong"] or layer["left"] for layer in result.values()):
         _write("changes", result)
         raise SystemExit(json.dumps(result, indent=1))
