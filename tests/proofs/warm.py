@@ -23,6 +23,7 @@ from pulumi import dynamic
 from pulumi.automation._server import LanguageServer
 from pulumi.runtime import run_in_stack
 from pulumi.runtime._callbacks import _CallbackServicer
+from pulumi.runtime._grpc_settings import _GRPC_CHANNEL_OPTIONS
 from pulumi.runtime.proto import language_pb2_grpc, provider_pb2_grpc
 
 from infra.core import upstream
@@ -141,5 +142,7 @@ def _apart(servicer: Any) -> Callable[[], Any]:
     return Apart
 
 
+# Or a command whose port an ended one had would meet that one's refused connections.
+_GRPC_CHANNEL_OPTIONS.append(("grpc.use_local_subchannel_pool", 1))
 _Dynamic = _apart(_dynamic())
 logging.getLogger("grpc").setLevel(logging.CRITICAL)  # for what a dynamic provider doesn't implement
