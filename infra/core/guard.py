@@ -93,7 +93,7 @@ class Living(dynamic.Resource):
         `namespace`: restricts JOBS to one. RUNS have their records in the label `folder` of `bucket`; while
         one trains by the label `train`, that can't be changed. PODS are on the nodes of the label `pool` of
         `cluster`; `namespace` is the pool's name, which tells guards apart. FIXED are labels by the path of
-        their setting, which can't change while what `namespace` names is there.
+        their setting, which can't change while the thing that `namespace` names is there.
         """
         name = f"{what}-{namespace}" if namespace else what
         provider = pulumi.ProviderResource("pulumi-python", name, {})
@@ -111,15 +111,8 @@ def refuse_change(before: dict[str, Any], after: dict[str, Any]) -> None:
 
     Where runs train by a `pipeline:train` that changes nobody would end them.
     """
-    old, new = before.get("labels", {}), after["labels"]
-    changed = {key: value for key, value in old.items() if new.get(key, value) != value}
-    if before.get("what") == FIXED and changed:
-        shown = ", ".join(f"{key}: {value} -> {new[key]}" for key, value in changed.items())
-        back = ", ".join(f"{key}: {value}" for key, value in changed.items())
-        problem = f"{shown}: it can't be changed while {before['namespace']} is there"
-        layer, environment = next(iter(changed)).partition(":")[0], before["environment"]
-        fix = f"write {back}; or, to have it anew: tpu down {environment} {layer}"
-        raise LivingError(f"{problem}\n    fix: {fix}, then tpu up {environment} {layer}")
+    if before.get("what") == FIXED:
+        _refuse_fixed(before, after)
     train = before.get("labels", {}).get("train")
     if before.get("what") != RUNS or train in (None, after["labels"].get("train")):
         return
@@ -130,6 +123,18 @@ def refuse_change(before: dict[str, Any], after: dict[str, Any]) -> None:
         fix = f"pipeline:train: {train}, or tpu pipeline cancel {environment} RUN, or wait for their end"
         problem = f"{_listed(running)} train by {train}, and nobody would keep and end what trains"
         raise LivingError(f"{problem}\n    fix: {fix}; then again")
+
+
+def _refuse_fixed(before: dict[str, Any], after: dict[str, Any]) -> None:
+    new = after["labels"]
+    changed = {key: value for key, value in before["labels"].items() if new.get(key, value) != value}
+    if changed:
+        shown = ", ".join(f"{key}: {value} -> {new[key]}" for key, value in changed.items())
+        back = ", ".join(f"{key}: {value}" for key, value in changed.items())
+        layer, environment = next(iter(changed)).partition(":")[0], before["environment"]
+        fix = f"write {back}; or, to have it anew: tpu down {environment} {layer}"
+        problem = f"{shown}: it can't be changed while the {before['namespace']} is there"
+        raise LivingError(f"{problem}\n    fix: {fix}, then tpu up {environment} {layer}")
 
 
 def refuse(what: str, project: str, environment: str, labels: dict[str, str], namespace: str = "") -> None:

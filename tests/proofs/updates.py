@@ -111,11 +111,12 @@ class Updates:
         return Case(self.layer, verb, at, then, request, tuple(settled), took_s)
 
     def _settled(self) -> str:
-        """Settle: what the state holds then is as the program wants it, so that a plan only makes the rest."""
+        """Settle: the state is as the program wants it then, so that a plan only makes the rest."""
         output = self.lab.infra("settle", "dev", self.layer)
         plan = self.lab.pulumi(self.layer, "preview", "-s", "dev", "--json")
         summary = re.search(r'"changeSummary": (\{[^}]*\})', plan)
-        assert summary and json.loads(summary[1]).keys() <= {"create", "same"}, f"{output}{plan}"
+        planned = json.loads(summary[1] if summary else '{"no plan": 1}')
+        assert planned.keys() <= {"create", "same"}, f"{output}{plan}"
         return output
 
     def _line(self, verb: str) -> list[str]:

@@ -11,6 +11,7 @@ import os
 import runpy
 import socket
 import threading
+import traceback
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,6 +21,9 @@ from unittest import mock
 import grpc  # type: ignore[import-untyped]
 from pulumi import dynamic
 from pulumi.automation._server import LanguageServer
+from pulumi.runtime import run_in_stack
+from pulumi.runtime._callbacks import _CallbackServicer
+from pulumi.runtime._grpc_settings import _GRPC_CHANNEL_OPTIONS
 from pulumi.runtime.proto import language_pb2_grpc, provider_pb2_grpc
 
 from infra.core import upstream
@@ -50,6 +54,8 @@ class Warm:
     def __init__(self, folder: Path, home: Path, environment: Mapping[str, str]) -> None:
         self._environment = mock.patch.dict(os.environ, environment)
         self._environment.start()
+        self._run = mock.patch("pulumi.automation._server.run_in_stack", _run)
+        self._run.start()
         self._host = grpc.server(ThreadPoolExecutor(_AT_ONCE))
         language_pb2_grpc.add_LanguageRuntimeServicer_to_server(LanguageServer(_program), self._host)
         self.arguments = ("--client", f"127.0.0.1:{self._host.add_insecure_port('127.0.0.1:0')}")
@@ -68,6 +74,7 @@ class Warm:
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self._host.stop(None).wait(HANG_S)
+        self._run.stop()
         self._environment.stop()
 
     def _accept(self) -> None:
@@ -97,6 +104,14 @@ def _serve(connection: socket.socket) -> None:
         server.stop(None)
 
 
+async def _run(program: Callable[[], None]) -> None:
+    """Run a program; one that fails leaves a server of callbacks behind, whose port a later one may get."""
+    try:
+        await run_in_stack(program)
+    finally:
+        await _CallbackServicer.shutdown()
+
+
 def _program() -> None:
     upstream._stack.cache_clear()
     runpy.run_path(str(ROOT / "__main__.py"), run_name="__main__")
@@ -111,5 +126,23 @@ def _dynamic() -> Callable[[], Any]:
     return servicer
 
 
-_Dynamic = _dynamic()
-logging.getLogger("grpc._server").setLevel(logging.CRITICAL)  # for what a dynamic provider doesn't implement
+def _apart(servicer: Any) -> Callable[[], Any]:
+    """Return a servicer of this process's own: ours replace what formats a traceback, for good."""
+    known = traceback.format_exc
+
+    class Apart(servicer):  # type: ignore[misc]
+        def Diff(self, request: Any, context: Any) -> Any:  # noqa: N802 (gRPC's name)
+            traceback.format_exc = known
+            return super().Diff(request, context)
+
+        def Delete(self, request: Any, context: Any) -> Any:  # noqa: N802
+            traceback.format_exc = known
+            return super().Delete(request, context)
+
+    return Apart
+
+
+# Or a command whose port an ended one had would meet that one's refused connections.
+_GRPC_CHANNEL_OPTIONS.append(("grpc.use_local_subchannel_pool", 1))
+_Dynamic = _apart(_dynamic())
+logging.getLogger("grpc").setLevel(logging.CRITICAL)  # for what a dynamic provider doesn't implement

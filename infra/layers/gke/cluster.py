@@ -73,9 +73,10 @@ class TrainingCluster(pulumi.ComponentResource):
             # the project's default account, which may be disabled.
             initial_node_count=1,
             remove_default_node_pool=True,
-            node_config={"service_account": nodes.account.email, "oauth_scopes": _SCOPES},
+            node_config={"service_account": nodes.email, "oauth_scopes": _SCOPES},
             opts=pulumi.ResourceOptions(
                 parent=self,
+                depends_on=[nodes.account],
                 hooks=nodes.acting,
                 # node_config says nothing of a cluster whose first pool is gone, and a difference replaces it
                 # (https://github.com/pulumi/pulumi-gcp/issues/744); so does a new description. The channel
@@ -104,10 +105,15 @@ class TrainingCluster(pulumi.ComponentResource):
                 "machine_type": desired.cpu_pool_machine_type,
                 "disk_type": desired.cpu_pool_disk_type,
                 "disk_size_gb": desired.cpu_pool_disk_gib,
-                **node_defaults(nodes.account.email),
+                **node_defaults(nodes.email),
             },
             # Of no use once the pool is there, and any difference, as of a refresh, would replace it.
-            opts=pulumi.ResourceOptions(parent=self, hooks=nodes.acting, ignore_changes=["initialNodeCount"]),
+            opts=pulumi.ResourceOptions(
+                parent=self,
+                depends_on=[nodes.account],
+                hooks=nodes.acting,
+                ignore_changes=["initialNodeCount"],
+            ),
         )
         self.register_outputs({})
 
@@ -145,7 +151,7 @@ class TrainingCluster(pulumi.ComponentResource):
             "gke:servicesRange": desired.services_range,
             "gke:servicesRangeName": desired.services_range_name,
         }
-        Living(FIXED, settings.project, settings.environment, {**fixed}, [subnet], "the cluster's subnet")
+        Living(FIXED, settings.project, settings.environment, {**fixed}, [subnet], "subnet")
         return subnet.id
 
     def _maintenance(self, desired: GkeSettings) -> gcp.container.ClusterMaintenancePolicyArgsDict:
@@ -166,9 +172,9 @@ class TrainingCluster(pulumi.ComponentResource):
         return policy
 
 
-def node_defaults(account: pulumi.Input[str]) -> gcp.container.NodePoolNodeConfigArgsDict:
+def node_defaults(account: str) -> gcp.container.NodePoolNodeConfigArgsDict:
     """Return the settings of every node: an account, signed kernels, and metadata that hides the
-    account's token from pods."""
+    account's token from pods. The account's address is known in a plan, or the policy couldn't judge it."""
     return {
         "service_account": account,
         "oauth_scopes": _SCOPES,

@@ -239,7 +239,7 @@ class GkeSettings:
     )
     security_group: str | None = setting(
         "the group that contains those whose members may be granted rights on the cluster; without it only "
-        "users may",
+        "users may. Taken out again it stays: Pulumi's provider can't switch it off",
         default=None,
         rule=rules.pattern(
             r"gke-security-groups@[a-z0-9-]+(\.[a-z0-9-]+)+",

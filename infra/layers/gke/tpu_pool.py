@@ -47,9 +47,10 @@ class TpuPool(pulumi.ComponentResource):
             queued_provisioning={"enabled": True} if pool.provisioning == QUEUED else None,
             management={"auto_repair": not pool.is_flex_start, "auto_upgrade": True},
             network_config={"enable_private_nodes": True},
-            node_config=_node_config(pool, desired, nodes.account.email),
+            node_config=_node_config(pool, desired, nodes.email),
             opts=pulumi.ResourceOptions(
                 parent=self,
+                depends_on=[nodes.account],
                 hooks=nodes.acting,
                 # GKE adds no nodes to a slice and takes no other machines for it: a new pool is needed
                 # (https://cloud.google.com/kubernetes-engine/docs/concepts/tpus). The provider's schema has
@@ -79,9 +80,7 @@ def _autoscaling(pool: Pool) -> gcp.container.NodePoolAutoscalingArgsDict:
     return {"min_node_count": 0, "max_node_count": pool.nodes, "location_policy": policy}
 
 
-def _node_config(
-    pool: Pool, desired: GkeSettings, account: pulumi.Input[str]
-) -> gcp.container.NodePoolNodeConfigArgsDict:
+def _node_config(pool: Pool, desired: GkeSettings, account: str) -> gcp.container.NodePoolNodeConfigArgsDict:
     config: gcp.container.NodePoolNodeConfigArgsDict = {
         "machine_type": pool.machine.name,
         "disk_type": "hyperdisk-balanced",  # the only boot disk that v6e takes

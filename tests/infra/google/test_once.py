@@ -230,13 +230,13 @@ def test_the_kind_of_training_isnt_changed_under_a_run_that_trains(
 def test_what_a_resource_keeps_for_life_is_refused_in_the_plan() -> None:
     def guard(**labels: str) -> dict[str, Any]:
         kept = {"gke:podsRange": "10.0.0.0/20", "gke:servicesRange": "10.1.0.0/20", **labels}
-        return {"what": FIXED, "environment": "dev", "namespace": "the cluster's subnet", "labels": kept}
+        return {"what": FIXED, "environment": "dev", "namespace": "subnet", "labels": kept}
 
     refuse_change(guard(), guard())
     with pytest.raises(LivingError) as refused:
         refuse_change(guard(), guard(**{"gke:podsRange": "10.2.0.0/20"}))
     assert str(refused.value) == (
-        "gke:podsRange: 10.0.0.0/20 -> 10.2.0.0/20: it can't be changed while the cluster's subnet is there\n"
+        "gke:podsRange: 10.0.0.0/20 -> 10.2.0.0/20: it can't be changed while the subnet is there\n"
         "    fix: write gke:podsRange: 10.0.0.0/20; or, to have it anew: tpu down dev gke, "
         "then tpu up dev gke"
     )

@@ -41,7 +41,7 @@ from tests.infra.policy.policy_mutants import (
     UNFINISHED,
     VM,
 )
-from tests.infra.recording import BASE, Registration, run
+from tests.infra.recording import BASE, UNKNOWN, Registration, run
 
 
 def settings(environment: str = "dev", **more: Any) -> Settings:
@@ -61,8 +61,16 @@ def changed_settings(environment: str, more: Mapping[str, Any]) -> Settings:
 def resource(item: Registration) -> Resource:
     options = item.options
     return Resource(
-        item.type, item.name, item.inputs, bool(options.get("protect")), bool(options.get("retainOnDelete"))
-    )
+        item.type, item.name, foreseen(item.inputs), bool(options.get("protect")),
+        bool(options.get("retainOnDelete")),
+    )  # fmt: skip
+
+
+def foreseen(value: Any) -> Any:
+    """Return inputs as `enforce` has them in a preview: without what is unknown then."""
+    if isinstance(value, Mapping):
+        return {key: foreseen(item) for key, item in value.items() if item != UNKNOWN}
+    return [foreseen(item) for item in value] if isinstance(value, list) else value
 
 
 @pytest.fixture(scope="module", name="declared")

@@ -39,7 +39,7 @@ def test_a_regional_cluster_without_public_addresses(preview: bool) -> None:
     recording = up(preview=preview)
     inputs = recording.only(CLUSTER).inputs
     assert inputs.pop("nodeConfig") == {
-        "serviceAccount": UNKNOWN if preview else NODES,
+        "serviceAccount": NODES,
         "oauthScopes": ["https://www.googleapis.com/auth/cloud-platform"],
     }
     subnet = "projects/my-project/regions/us-east5/subnetworks/tpu-training-tpu"
@@ -128,7 +128,7 @@ def test_a_node_pool_is_a_slice(preview: bool) -> None:
             "labels": {"multislice-group": "multi-slice-group", "tpu-provisioning": "on-demand"},
             "resourceLabels": {"team": "vision"},
             "taints": [{"key": "google.com/tpu", "value": "present", "effect": "NO_SCHEDULE"}],
-            "serviceAccount": UNKNOWN if preview else NODES,
+            "serviceAccount": NODES,  # known in a plan, or the policy couldn't judge it
             "oauthScopes": ["https://www.googleapis.com/auth/cloud-platform"],
             "workloadMetadataConfig": {"mode": "GKE_METADATA"},
             "shieldedInstanceConfig": {"enableSecureBoot": True, "enableIntegrityMonitoring": True},
@@ -147,7 +147,7 @@ def test_a_node_pool_is_a_slice(preview: bool) -> None:
             "machineType": "n2-standard-4",
             "diskType": "pd-balanced",
             "diskSizeGb": 200,
-            "serviceAccount": UNKNOWN if preview else NODES,
+            "serviceAccount": NODES,  # known in a plan, or the policy couldn't judge it
             "oauthScopes": ["https://www.googleapis.com/auth/cloud-platform"],
             "workloadMetadataConfig": {"mode": "GKE_METADATA"},
             "shieldedInstanceConfig": {"enableSecureBoot": True, "enableIntegrityMonitoring": True},

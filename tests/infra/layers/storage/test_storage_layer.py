@@ -159,6 +159,10 @@ def test_hosts_write_to_a_tensorboard_where_there_is_one() -> None:
     recording = run("storage", {"storage:tensorboard": board})
     on_project = recording.of("gcp:projects/iAMMember:IAMMember")
     assert {grant.inputs["role"] for grant in on_project} == {*PROJECT_ROLES, "roles/aiplatform.user"}
+    # The setting can be taken back: its grant isn't protected.
+    assert [grant.inputs["role"] for grant in on_project if not grant.options.get("protect")] == [
+        "roles/aiplatform.user"
+    ]
     services = recording.of("gcp:projects/service:Service")
     assert "aiplatform.googleapis.com" in {service.inputs["service"] for service in services}
 
