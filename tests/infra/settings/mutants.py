@@ -162,6 +162,19 @@ def mutants(count: int, seed: int) -> Iterator[Mutant]:
             yield replace(single, of=of)
 
 
+def endless() -> Iterator[Mutant]:
+    """Each text of FULL, alone, in a list or as a label, with its last letter 100,000 times."""
+    for place in places(FULL):
+        value = _get(FULL, place.where)
+        if isinstance(value, list | dict):
+            first = next(iter(value.items() if isinstance(value, dict) else enumerate(value)), (0, None))
+            key, value = first
+        if isinstance(value, str):
+            text = value + value[-1] * 100_000
+            changed = {str: text, tuple: [text], dict: {key: text}}[place.base]
+            yield Mutant(_put(FULL, place.where, changed), "endless", (place.where,), frozenset({place.path}))
+
+
 def _single(rng: random.Random, values: Values, place: Place) -> Mutant | None:
     make: Callable[[random.Random, Values, Place], Mutant | None] = rng.choice(
         (_type, _range, _key, _section, _null, _edit, _edit, _gone)
