@@ -165,13 +165,13 @@ def mutants(count: int, seed: int) -> Iterator[Mutant]:
 def endless() -> Iterator[Mutant]:
     """Each text of FULL, alone, in a list or as a label, with its last letter 100,000 times."""
     for place in places(FULL):
-        value = _get(FULL, place.where)
-        if isinstance(value, list | dict):
-            first = next(iter(value.items() if isinstance(value, dict) else enumerate(value)), (0, None))
-            key, value = first
-        if isinstance(value, str):
-            text = value + value[-1] * 100_000
-            changed = {str: text, tuple: [text], dict: {key: text}}[place.base]
+        existing, key = _get(FULL, place.where), ""
+        text = next(iter(existing), None) if place.base is tuple else existing
+        if place.base is dict:
+            key, text = next(iter(existing.items()))
+        if isinstance(text, str):
+            text += text[-1] * 100_000
+            changed = [text] if place.base is tuple else {key: text} if place.base is dict else text
             yield Mutant(_put(FULL, place.where, changed), "endless", (place.where,), frozenset({place.path}))
 
 
