@@ -226,9 +226,8 @@ class Parser:
         otherwise = "write such a value"
         if item.default not in (MISSING, None):
             otherwise = f"the default is {shown(item.default)}"
-        elif item.default is None:
-            example = item.metadata.get("example")
-            otherwise = f"write e.g. {example}, or remove it" if example else f"{otherwise}, or remove it"
+        elif item.default is None and (example := item.metadata.get("example")):
+            otherwise = f"write e.g. {example}, or remove it"
         self.report(path, value if raw is None else raw, f"must be {rule.text}", rule.fix or otherwise)
         return False
 

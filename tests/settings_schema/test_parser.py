@@ -94,7 +94,7 @@ def test_texts_are_what_pulumi_passes() -> None:
         ({"labels": []}, "must be keys with values | write one `key: value` a line under it"),
         ({"labels": '{"a": "b"}'}, "must be keys with values | write one `key: value` a line under it"),
         ({"inner": 3}, "must be a table | write [inner]"),
-        ({"size": 3}, "must be 1 to 2 | write such a value, or remove it"),
+        ({"size": 3}, "must be 1 to 2 | write such a value"),
         ({"share": 3}, "must be 1 to 2 | write e.g. 2, or remove it"),
         ({"heaviness": 3}, "unknown key | write weight: that was in stones"),
         ({"cuont": 3}, "unknown key | did you mean count?"),
