@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from settings_schema.problem import Problem
-from settings_schema.rules import TEXT, Rule
+from settings_schema.rules import SHORT, TEXT, Rule
 from settings_schema.schema import former, plain, record_of
 
 T = TypeVar("T")
@@ -222,8 +222,8 @@ class Parser:
 
     def _obeys(self, path: str, value: Any, rule: Rule | None, item: Field[Any], raw: Any = None) -> bool:
         """Return True if `value` obeys `rule`; report it otherwise."""
-        if rule is None and self._texts and isinstance(value, str):
-            rule = TEXT
+        if self._texts and isinstance(value, str):
+            rule = SHORT if not SHORT.ok(value) else rule or TEXT
         if rule is None or rule.ok(value):
             return True
         otherwise = "write such a value"

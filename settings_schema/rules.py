@@ -27,13 +27,13 @@ def pattern(regex: str, text: str, fix: str) -> Rule:
     return Rule(lambda value: compiled.fullmatch(value) is not None, text, fix)
 
 
-MOST_CHARACTERS = 500
-TEXT = Rule(
-    lambda value: len(value) <= MOST_CHARACTERS and value.isprintable(),
-    f"printable text without control characters, at most {MOST_CHARACTERS} characters",
-    "shorten it, or remove them",
-)
+TEXT = Rule(str.isprintable, "printable text, without control characters", "remove them")
 """Rule of texts that have none of their own, in files for people to review."""
+MOST_CHARACTERS = 1000
+SHORT = Rule(
+    lambda value: len(value) <= MOST_CHARACTERS, f"at most {MOST_CHARACTERS} characters", "shorten it"
+)
+"""Rule of all texts there, beside their own."""
 
 
 def between(low: float, high: float, unit: str = "") -> Rule:

@@ -7,7 +7,6 @@ from datetime import date
 from string import Formatter
 
 from infra.settings import commands
-from settings_schema.rules import MOST_CHARACTERS as MOST_CHARACTERS
 from settings_schema.rules import Rule as Rule
 from settings_schema.rules import between as between
 from settings_schema.rules import one_of as one_of
@@ -77,13 +76,13 @@ KEY = "[A-Za-z0-9_-]{1,63}"
 
 POLICY_RULE = pattern("[A-Z]{1,2}[0-9]{1,2}", "the id of a rule, e.g. B04", "docs/policy.md lists them")
 REASON = Rule(
-    lambda value: 8 < len(value.strip()) <= MOST_CHARACTERS and value.replace("\n", " ").isprintable(),
-    f"a reason, in words, of at most {MOST_CHARACTERS} characters",
+    lambda value: len(value.strip()) > 8 and value.replace("\n", " ").isprintable(),
+    "a reason, in words",
     "say why it may be so",
 )
 RESOURCES = Rule(
-    lambda value: 2 < len(re.sub(r"[*?]|\[.*?\]", "", value)) <= MOST_CHARACTERS and value.isprintable(),
-    f"a resource's name, or at least three letters of it beside *, at most {MOST_CHARACTERS}",
+    lambda value: len(re.sub(r"[*?]|\[.*?\]", "", value)) > 2 and value.isprintable(),
+    "a resource's name, or at least three letters of it beside *",
     "name the resource, as Pulumi shows it",
 )
 DATE = Rule(is_date, "a date, year-month-day", 'write it as "2027-06-30", in quotes')

@@ -39,7 +39,7 @@ _BILLING = rules.pattern(
     "copy it from `gcloud billing accounts list`",
 )
 _BASE = rules.pattern(
-    r"https://(?![^/]*@)[^\s?#]{1,500}[^\s?#/]",
+    r"https://(?![^/]*@)[^\s?#]+[^\s?#/]",
     "an https URL without a user, or a slash at its end",
     "write that of docs/runbooks",
 )

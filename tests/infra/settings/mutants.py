@@ -162,6 +162,19 @@ def mutants(count: int, seed: int) -> Iterator[Mutant]:
             yield replace(single, of=of)
 
 
+def endless() -> Iterator[Mutant]:
+    """Each text of FULL, alone, in a list or as a label, with its last letter 100,000 times."""
+    for place in places(FULL):
+        existing, key = _get(FULL, place.where), ""
+        text = next(iter(existing), None) if place.base is tuple else existing
+        if place.base is dict:
+            key, text = next(iter(existing.items()))
+        if isinstance(text, str):
+            text += text[-1] * 100_000
+            changed = [text] if place.base is tuple else {key: text} if place.base is dict else text
+            yield Mutant(_put(FULL, place.where, changed), "endless", (place.where,), frozenset({place.path}))
+
+
 def _single(rng: random.Random, values: Values, place: Place) -> Mutant | None:
     make: Callable[[random.Random, Values, Place], Mutant | None] = rng.choice(
         (_type, _range, _key, _section, _null, _edit, _edit, _gone)

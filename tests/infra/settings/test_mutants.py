@@ -3,7 +3,7 @@
 from collections import Counter
 from pathlib import Path
 
-from tests.infra.settings.mutants import Mutant, good, judged, missing, mutants, refused_by_up
+from tests.infra.settings.mutants import Mutant, endless, good, judged, missing, mutants, refused_by_up
 
 UP = 10
 """Accepted ones that are shown to be good."""
@@ -13,6 +13,13 @@ def test_what_mutants_are_made_of_is_good(tmp_path: Path) -> None:
     for name, values in good().items():
         assert judged(Mutant(values, "none", ()), tmp_path) == [], name
         assert refused_by_up(values) == "", name
+
+
+def test_no_text_is_endless(tmp_path: Path) -> None:
+    longer = list(endless())
+    assert len(longer) >= 50
+    for mutant in longer:
+        assert missing(mutant, judged(mutant, tmp_path)) == [], mutant.label
 
 
 def test_every_mutant_is_refused_with_all_its_problems_or_goes_up(tmp_path: Path) -> None:
