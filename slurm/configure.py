@@ -27,10 +27,8 @@ RestartSec=5
 
 def files(settings: Settings, reached: Reached, role: str) -> Mapping[str, str]:
     """Return the files of /etc/slurm on a machine of a role."""
-    every = conf.files(settings, reached)
-    if role == names.LOGIN:  # nothing that only daemons read
-        return {name: text for name, text in every.items() if name != conf.SLURMDBD}
-    return every
+    made = conf.of_login if role == names.LOGIN else conf.files
+    return made(settings, reached)
 
 
 def differing(system: System, wanted: Mapping[str, str]) -> list[str]:

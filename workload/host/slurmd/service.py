@@ -27,7 +27,7 @@ _PATIENCE_S = 300.0
 _PAUSE_S = 2.0
 _STOP_S = 2.0
 # In memory: gone after a reboot.
-_JOINED = Path("/run/tpu/joined")
+_STARTED = Path("/run/tpu/slurm-startup-done")
 # What slurmd prints, and what it means once the controller's port is open.
 _REASONS = {
     "failed to fetch remote configs": (
@@ -59,8 +59,9 @@ def _prepare(arguments: Arguments, host: HostDescription, stopping: threading.Ev
     _retried(lambda: install.munge(install.key(arguments.secret)), stopping)
     for desired in arguments.mounts:
         _retried(partial(mounts.mount, desired), stopping)
-    if arguments.startup and not _JOINED.exists() and not stopping.is_set():
+    if arguments.startup and not _STARTED.exists() and not stopping.is_set():
         _startup(*arguments.startup)
+        _STARTED.touch()
     _retried(lambda: _reach(arguments.controller), stopping)
     _LOG.info("the host is prepared after %.1f s", time.monotonic() - began)
 
@@ -105,16 +106,12 @@ def _startup(bucket: str, name: str) -> None:
 
 def _serve(controller: str, name: str, stopping: threading.Event) -> None:
     """Run slurmd until it ends, a HostError, or this host is to stop."""
-    # A boot is reported once: slurmctld would take a second report for a reboot under a job.
-    boot = [] if _JOINED.exists() else ["-b"]
-    command = ["slurmd", "-D", *boot, "--conf-server", f"{controller}:{PORT}", "-N", name]
+    command = ["slurmd", "-D", "--conf-server", f"{controller}:{PORT}", "-N", name]
     errors: list[str] = []
     environment = {**os.environ, "LC_ALL": "C.UTF-8"}
     with subprocess.Popen(
         command, stderr=subprocess.PIPE, text=True, errors="replace", env=environment
     ) as child:
-        _JOINED.parent.mkdir(exist_ok=True)
-        _JOINED.touch()
         threading.Thread(target=_stop, args=(child, name, stopping), daemon=True).start()
         assert child.stderr is not None
         for line in child.stderr:

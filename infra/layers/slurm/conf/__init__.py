@@ -7,7 +7,7 @@ from infra.settings.schema import Settings
 SLURM, TOPOLOGY, GRES, CGROUP, JOB_SUBMIT = (
     "slurm.conf", "topology.conf", "gres.conf", "cgroup.conf", "job_submit.lua",
 )  # fmt: skip
-SLURMDBD = "slurmdbd.conf"
+SLURMDBD, CLI_FILTER = "slurmdbd.conf", "cli_filter.lua"
 
 
 def files(settings: Settings, reached: Reached) -> dict[str, str]:
@@ -21,3 +21,9 @@ def files(settings: Settings, reached: Reached) -> dict[str, str]:
     }
     database = accounting.slurmdbd(settings)
     return {**result, SLURMDBD: database} if database else result
+
+
+def of_login(settings: Settings, reached: Reached) -> dict[str, str]:
+    """Return the files of /etc/slurm on a login node, by name: nothing that daemons alone read."""
+    text = f"{slurm_conf.text(settings, reached.controller)}CliFilterPlugins=lua\n"
+    return {SLURM: text, CLI_FILTER: job_submit.text(settings, CLI_FILTER)}

@@ -30,7 +30,6 @@ def tables(settings: Settings) -> str:
     )
 
 
-def text(settings: Settings) -> str:
-    """Return the script with its tables."""
-    script = resources.files(__package__).joinpath("job_submit.lua").read_text(encoding="utf-8")
-    return tables(settings) + script
+def text(settings: Settings, script: str = "job_submit.lua") -> str:
+    """Return a script of this folder with its tables: job_submit.lua, or cli_filter.lua of login nodes."""
+    return tables(settings) + resources.files(__package__).joinpath(script).read_text(encoding="utf-8")

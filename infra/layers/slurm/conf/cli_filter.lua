@@ -1,0 +1,22 @@
+
+-- Counts -N in hosts before srun, salloc and sbatch count tasks by it, as --switches says to job_submit.lua.
+
+function slurm_cli_setup_defaults(options, early)
+  return slurm.SUCCESS
+end
+
+function slurm_cli_pre_submit(options, offset)
+  if os.getenv("SLURM_JOB_ID") or options["switches"] then return slurm.SUCCESS end  -- a step of a job, or counted
+  local known = PARTITIONS[options["partition"] or DEFAULT]
+  local number = options["nodes"] == nil and 1 or tonumber(options["nodes"])
+  if known == nil or number == nil or number < 1 then return slurm.SUCCESS end  -- job_submit.lua says what is wrong
+  local hosts = (COUNTS_SLICES or options["nodes"] == nil) and number * known.hosts or number
+  if hosts % known.hosts ~= 0 then return slurm.SUCCESS end
+  options["nodes"] = tostring(hosts)
+  options["switches"] = tostring(hosts / known.hosts)
+  return slurm.SUCCESS
+end
+
+function slurm_cli_post_submit(offset, job, step)
+  return slurm.SUCCESS
+end
