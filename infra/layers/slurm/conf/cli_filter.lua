@@ -6,11 +6,13 @@ function slurm_cli_setup_defaults(options, early)
 end
 
 function slurm_cli_pre_submit(options, offset)
-  if os.getenv("SLURM_JOB_ID") or options["switches"] then return slurm.SUCCESS end  -- a step of a job, or counted
-  local known = PARTITIONS[options["partition"] or DEFAULT]
-  local number = options["nodes"] == nil and 1 or tonumber(options["nodes"])
+  local counted = options["switches"] ~= nil and options["switches"] ~= "unset"
+  if os.getenv("SLURM_JOB_ID") or counted then return slurm.SUCCESS end  -- a step of a job has its nodes
+  local known, nodes = PARTITIONS[options["partition"] or DEFAULT], options["nodes"]
+  local unset = nodes == nil or nodes == "1-0"  -- as Slurm 22.05 prints it
+  local number = unset and 1 or tonumber(nodes)
   if known == nil or number == nil or number < 1 then return slurm.SUCCESS end  -- job_submit.lua says what is wrong
-  local hosts = (COUNTS_SLICES or options["nodes"] == nil) and number * known.hosts or number
+  local hosts = (COUNTS_SLICES or unset) and number * known.hosts or number
   if hosts % known.hosts ~= 0 then return slurm.SUCCESS end
   options["nodes"] = tostring(hosts)
   options["switches"] = tostring(hosts / known.hosts)

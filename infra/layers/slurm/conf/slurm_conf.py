@@ -61,7 +61,7 @@ def text(settings: Settings, address: str) -> str:
         "SuspendProgram": names.SUSPEND,
         "ResumeFailProgram": names.RESUME_FAILED,
         "ResumeTimeout": desired.resume_timeout_s,
-        "SuspendTimeout": 300,
+        "SuspendTimeout": 60,  # longer than a look of the daemon: until then the hosts are nobody's
         "SuspendTime": desired.suspend_time_s,
         "ResumeRate": 0,
         "SuspendRate": 0,
