@@ -81,8 +81,13 @@ class BuildsAccount(Account):
 
 
 def _of_service(role: str) -> str:
-    """Return the suffix that distinguishes `roles/SERVICE.admin` of several services in grants' names."""
-    return f"-{role.removeprefix('roles/').partition('.')[0]}" if short(role) == "admin" else ""
+    """Return the suffix that distinguishes roles of several services in grants' names.
+
+    Compute Engine's viewer was the only one once, and keeps its name: a grant that is renamed is taken away.
+    """
+    service = role.removeprefix("roles/").partition(".")[0]
+    alike = short(role) == "admin" or (short(role) == "viewer" and service != "compute")
+    return f"-{service}" if alike else ""
 
 
 def _batched(roles: Sequence[str], size: int) -> Iterator[tuple[str, ...]]:
