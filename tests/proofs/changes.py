@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 from google_facts.agents import AGENTS
 from infra.engine.registry import layers, section_classes
@@ -163,9 +162,6 @@ class Changes:
         place = Path(tempfile.mkdtemp(dir=self._folder))
         self.lab = Lab(place)
         self._warm = Warm(place / "bin", place / "home", self.lab.environment)
-        # The function's source holds the environment's file, which isn't the checkout's here.
-        self._packed = mock.patch("infra.layers.pipeline.source.path_of", return_value=self.lab.settings)
-        self._packed.start()
         # The variable is what --event-log wants.
         self.lab.environment |= {"PATH": self._warm.path, "PULUMI_DEBUG_COMMANDS": "true"}
         self._write(self.values)
@@ -184,7 +180,6 @@ class Changes:
 
     def close(self) -> None:
         """End the lab."""
-        self._packed.stop()
         self._warm.close()
         self.lab.close()
 
