@@ -7,6 +7,7 @@ import contextlib
 import ssl
 import time
 from collections.abc import Callable
+from functools import cached_property
 
 from aiohttp import web
 
@@ -205,9 +206,12 @@ class Cloud:
         """Render the project's dashboards as a page, over a window of virtual seconds."""
         return picture.page(self.world, self.telemetry, self.logging.entries(), window_s)
 
-    @property
+    @cached_property
     def port(self) -> int:
-        """The front door's port; the kernel chooses it for port 0 of the configuration."""
+        """Return the front door's port; the kernel chooses it for port 0 of the configuration.
+
+        Jobs ask for it until they are ended, when the door is closed already.
+        """
         return int(self._runners[0].addresses[0][1])
 
     async def close(self) -> None:

@@ -14,17 +14,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 from google_facts.agents import AGENTS
 from infra.engine.registry import layers, section_classes
-from infra.layers.pipeline.settings import SMALL_ROLE
 from infra.layers.tpu import startup
 from infra.settings.schema import keys_of, records
 from infra.slices.names import bundle_blob, bundle_manifest
 from tests.emulated import NUMBER
 from tests.infra.lab import PROJECT, Lab
 from tests.infra.settings.mutants import FULL, Mutant, Values, Where, _get, _put, judged
+from tests.proofs.others import OTHER_BUNDLE, OTHERS
 from tests.proofs.warm import Warm
 
 LAYERS = tuple(layer.name for layer in layers() if layer.name != "queue")  # which needs a control plane
@@ -35,68 +34,6 @@ _STAYING = ("gke:securityGroup",)
 """What the provider keeps when its setting goes (`expandAuthenticatorGroupsConfig` never disables)."""
 _HELD = {"gcp:project": PROJECT, "data:snapshot": "corpus"}
 """Values of things outside the settings, which the lab has."""
-_OTHER_BUNDLE = "cd" * 32
-# Values that no rule gives away, by the end of their path.
-OTHERS: Mapping[str, Sequence[Any]] = {
-    "Users": [["user:eve@example.com"]],
-    "users": [["user:eve@example.com"]],
-    "runners": [["user:eve@example.com"]],
-    "viewers": [["user:eve@example.com"]],
-    "acceleratorType": ["v6e-32", "v6e-4", "v6e-16"],
-    "topology": ["4x4", "2x2"],
-    "zone": ["us-east5-a", "us-east5-c"],
-    "zones": [["us-east5-a"], ["us-east5-b"]],
-    "location": ["us-central1"],
-    "region": ["us-central1"],
-    "storageClass": ["NEARLINE", "STANDARD"],
-    "channel": ["RAPID", "STABLE"],
-    "version": ["1.34", "1.36"],
-    "maintenanceStart": ["05:00"],
-    "Range": ["10.64.0.0/20", "192.168.128.0/20"],
-    "subnetRanges": [{"us-east5": "10.9.0.0/23"}],
-    "sshSourceRanges": [["35.235.240.0/21"]],
-    "labels": [{"a": "c"}, {"b": "c"}, {}],
-    "cpuPoolMachineType": ["n2-standard-8"],
-    "cpuPoolDiskType": ["pd-ssd"],
-    "cpuPoolZones": [["us-east5-b"], ["us-east5-a", "us-east5-b"]],
-    "machineType": ["ct6e-standard-4t", "ct6e-standard-8t"],
-    "runtimeVersion": ["v2-alpha-tpuv6e-2", "2.2"],
-    "email": ["second@example.com"],
-    "webhook": ["https://hooks.example.com/second"],
-    "runbooks": ["https://example.com/second"],
-    "topic": ["tpu-alerts-2"],
-    "namespaces": [["vision", "speech"], ["speech"]],
-    "securityGroup": ["gke-security-groups@example.com"],
-    "schedule": ["0 5 * * *"],
-    "trainZone": ["us-east5-a"],
-    "nodeRoles": [["roles/container.defaultNodeServiceAccount", "roles/logging.viewer"]],
-    "workloadRoles": [["roles/monitoring.metricWriter"]],
-    "reservation": ["chips"],
-    "run": ["train tiny.toml --name other", "train tiny.toml"],
-    "bundle": [_OTHER_BUNDLE],
-    "checkpointFolder": ["jobs/other"],
-    "fallbackZones": [["us-east5-a"], ["us-east5-b"]],
-    "additionalZones": [["us-east5-a"], ["us-central1-b"]],
-    "numNodes": [4, 2, 1],
-    "existing": [f"projects/{PROJECT}/notificationChannels/7"],
-    "existingNetwork": [f"projects/{PROJECT}/global/networks/other"],
-    "existingSubnets": [{"us-east5": f"projects/{PROJECT}/regions/us-east5/subnetworks/other"}],
-    "existingSubnet": [f"projects/{PROJECT}/regions/us-east5/subnetworks/other"],
-    "kmsKey": [f"projects/{PROJECT}/locations/us-east5/keyRings/other/cryptoKeys/other"],
-    "tensorboard": [f"projects/{PROJECT}/locations/us-east5/tensorboards/1"],
-    "image": [f"docker.io/library/python@sha256:{'1' * 64}"],
-    "trainImage": [f"us-east5-docker.pkg.dev/{PROJECT}/images/train@sha256:{'1' * 64}"],
-    "layers": [["storage"]],
-    "code": ["1" * 64],
-    "config": ["gs://my-project-raw/other.toml"],
-    "changes": [["tokenize.shards=2"]],
-    "tier": ["premium"],
-    "train": ["none", "vertex"],
-    "trainSlice": ["v6e-4"],
-    "trainTeam": ["vision"],
-    "scheduleRegion": ["us-central1"],
-    "sparkRole": [SMALL_ROLE],
-}
 
 
 @dataclass(frozen=True)
@@ -163,9 +100,6 @@ class Changes:
         place = Path(tempfile.mkdtemp(dir=self._folder))
         self.lab = Lab(place)
         self._warm = Warm(place / "bin", place / "home", self.lab.environment)
-        # The function's source holds the environment's file, which isn't the checkout's here.
-        self._packed = mock.patch("infra.layers.pipeline.source.path_of", return_value=self.lab.settings)
-        self._packed.start()
         # The variable is what --event-log wants.
         self.lab.environment |= {"PATH": self._warm.path, "PULUMI_DEBUG_COMMANDS": "true"}
         self._write(self.values)
@@ -184,7 +118,6 @@ class Changes:
 
     def close(self) -> None:
         """End the lab."""
-        self._packed.stop()
         self._warm.close()
         self.lab.close()
 
@@ -306,7 +239,7 @@ class Changes:
 
     def _publish(self) -> None:
         url = f"storage.googleapis.com/upload/storage/v1/b/{self.values['storage:bucketName']}/o"
-        bundles = (str(self.values["tpu:bundle"]), _OTHER_BUNDLE)
+        bundles = (str(self.values["tpu:bundle"]), OTHER_BUNDLE)
         for name in (*map(bundle_manifest, bundles), bundle_blob(startup.script_sha256())):
             assert self.lab.request("POST", url, b"", uploadType="media", name=name).ok
 

@@ -1,6 +1,6 @@
 """The real CLI, whose language host and plugins are in this process: nothing is started or imported again.
 
-A command costs half a second of processor time instead of four. The engine, its states and its gRPC are real;
+A command costs 0.6 s of processor time. The engine, its states and its gRPC are real;
 of a plugin the CLI starts a shell that asks here for a server of its own and prints that server's port.
 """
 
