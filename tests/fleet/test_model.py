@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
 from cli import run as run_command
-from fleet import environment, monitor, removal, supervise, zones
+from fleet import environment, monitor, owned, removal, supervise, zones
 from fleet.adhoc import OWNER as OWNER_KEY
 from fleet.adhoc import STOP_WHEN_DONE, Phase
 from fleet.controller import Controller, Observation
@@ -32,7 +32,6 @@ from fleet.supervise import Supervisor
 from infra.engine.named import StackState
 from infra.prices.run import RunPrice
 from infra.settings.schema import Settings
-from pipeline import slices
 from pipeline.decide import Progress
 from pipeline.record import Run
 from pipeline.slices import SliceTrainer
@@ -106,7 +105,7 @@ def _replaced(cloud: SharedCloud) -> Iterator[None]:
 
     store = partial(environment.BucketStore, now=lambda: cloud.now_s)
     replacements: list[tuple[Any, str, Any]] = [
-        *((module, "from_file", _from_file) for module in (environment, supervise, slices)),
+        *((module, "from_file", _from_file) for module in (environment, supervise, owned)),
         *((module, "google_of", lambda _: cloud) for module in (environment, supervise)),
         *((module, "read_stack", lambda _: STACK) for module in (environment, supervise)),
         (environment, "BucketStore", store), (zones, "ThreadPoolExecutor", _Inline),
