@@ -282,7 +282,7 @@ def test_outputs_are_the_toolkits_nodeset_and_what_settings_determine() -> None:
     assert exports["topology"] == {"tpu": ["tpu-0", "tpu-1", "tpu-2"], "small": ["small-0"]}
     assert exports["home"] == "10.64.32.9:/home"
     assert (exports["nodesets"], exports["accounts"]) == (planned["nodesets"], planned["accounts"])
-    assert exports["usefulCommands"]["submit"] == "tpu slurm submit dev job.sbatch -p tpu -N 1"
+    assert exports["usefulCommands"]["submit"] == "tpu slurm submit dev job.sbatch -- -p tpu -N 1"
 
 
 def rows(**more: Any) -> dict[str, PriceRow]:
