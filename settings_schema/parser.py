@@ -98,6 +98,9 @@ class Parser:
             near = nearest(key, known)
             listed = textwrap.shorten(f"remove it; known are {', '.join(known)}", 120, placeholder=" …")
             fix = f"did you mean {prefix}{near}?" if near else listed
+            for renamed, item in known.items():
+                if key == item.metadata.get("formerly", ("", ""))[0]:
+                    near, fix = renamed, f"write {prefix}{renamed}: {item.metadata['formerly'][1]}"
             self.problems.append(Problem(f"{prefix}{key}", shown(raw[key], self._texts), "unknown key", fix))
             if near and near not in raw:  # its default isn't what was meant
                 self.broken.add(f"{prefix}{near}")
@@ -159,22 +162,26 @@ class Parser:
     def _list(self, path: str, item: Field[Any], record: type | None, raw: Any) -> tuple[Any, ...]:
         if isinstance(raw, str) and not self._texts:  # one word
             raw = [raw]
-        example = item.metadata.get("example") or "[…]"
-        items = self._decoded(raw, list, "a list", f"write it as a list: {example}")
+        example = item.metadata.get("example", "")
+        items = self._decoded(raw, list, "a list", f"write it as a list: {example or '[…]'}")
+        if not items and (reason := item.metadata.get("not_empty")):
+            fix = f"write e.g. {example}" if example else "name some, or remove it"
+            self.report(path, items, reason, fix)
         if record:
             return self._records(path, record, items)
         elements = (self._element(f"{path}[{i}]", item, value) for i, value in enumerate(items))
         return tuple(element for element in elements if element is not None)
 
     def _once(self, path: str, items: tuple[str, ...]) -> tuple[str, ...]:
-        """Drop repeated items, and note them."""
-        for value, times in Counter(items).items():
+        """Drop repeated items, whatever their case, and note them."""
+        first = {item.casefold(): item for item in reversed(items)}
+        for folded, times in Counter(item.casefold() for item in items).items():
             if times > 1:
                 repeated = Problem(
-                    path, f'"{value}" {times} times', "each item once", "remove the repetition"
+                    path, f'"{first[folded]}" {times} times', "each item once", "remove the repetition"
                 )
                 self.problems.append(repeated)
-        return tuple(dict.fromkeys(items))
+        return tuple(first[folded] for folded in dict.fromkeys(map(str.casefold, items)))
 
     def _mapping(self, path: str, item: Field[Any], element: Any, raw: Any) -> dict[str, Any]:
         pairs = self._decoded(raw, dict, "keys with values", "write one `key: value` a line under it")
@@ -219,8 +226,11 @@ class Parser:
             rule = TEXT
         if rule is None or rule.ok(value):
             return True
-        known = item.default not in (MISSING, None)
-        otherwise = f"the default is {shown(item.default)}" if known else "write such a value"
+        otherwise = "write such a value"
+        if item.default not in (MISSING, None):
+            otherwise = f"the default is {shown(item.default)}"
+        elif item.default is None and (example := item.metadata.get("example")):
+            otherwise = f"write e.g. {example}, or remove it"
         self.report(path, value if raw is None else raw, f"must be {rule.text}", rule.fix or otherwise)
         return False
 

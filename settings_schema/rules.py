@@ -27,7 +27,12 @@ def pattern(regex: str, text: str, fix: str) -> Rule:
     return Rule(lambda value: compiled.fullmatch(value) is not None, text, fix)
 
 
-TEXT = Rule(str.isprintable, "printable text, without control characters", "remove them")
+MOST_CHARACTERS = 500
+TEXT = Rule(
+    lambda value: len(value) <= MOST_CHARACTERS and value.isprintable(),
+    f"printable text without control characters, at most {MOST_CHARACTERS} characters",
+    "shorten it, or remove them",
+)
 """Rule of texts that have none of their own, in files for people to review."""
 
 

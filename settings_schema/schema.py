@@ -35,6 +35,8 @@ def setting(
     key_rule: Rule | None = None,
     reserved: Collection[str] = (),
     most: int | None = None,
+    not_empty: str = "",
+    formerly: tuple[str, str] = ("", ""),
 ) -> Any:
     """Declare a field.
 
@@ -46,10 +48,12 @@ def setting(
         key_rule: of a mapping's keys.
         reserved: keys of a mapping that the program sets itself.
         most: largest whole number.
+        not_empty: reason why an empty list is refused; by default it is allowed.
+        formerly: an earlier key, and what differs beside the name.
     """
     metadata = {
         "about": about, "rule": rule, "example": example, "key_rule": key_rule, "reserved": reserved,
-        "most": most,
+        "most": most, "not_empty": not_empty, "formerly": formerly,
     }  # fmt: skip
     if isinstance(default, dict):
         return field(default_factory=dict, metadata=metadata)

@@ -17,8 +17,8 @@ from infra.engine.registry import layers
 from infra.engine.roles import ACCOUNTS
 from infra.engine.roles import roles as roles_of
 from infra.google.failures import FOR_PEOPLE, Kind, fix_of
-from infra.layers.monitoring.alerts import ALERTS
-from infra.layers.monitoring.metrics import METRICS
+from infra.layers.monitoring import alerts as alert_table
+from infra.layers.monitoring import metrics as metric_table
 from infra.policy import RULES
 from infra.settings.spelling import camel_case
 from tools.blocks import ROOT, table
@@ -201,18 +201,19 @@ def policy_count() -> str:
 def alerts() -> str:
     """Return every alert, with its threshold and its page."""
     rows = []
-    for alert in ALERTS:
+    declared = alert_table.of(layers())
+    for alert in declared.values():
         page = f"[{alert.name}](runbooks/{alert.name}.md)"
         fires = f"{'less' if alert.below else 'more'} than {alert.threshold:g} {alert.unit}"
         rows.append((page, alert.severity, alert.means, fires, f"{alert.low:g} to {alert.high:g}"))
     head = ("alert", "severity", "means", "fires by", "the number may be")
-    return f"{len(ALERTS)} alerts.\n\n{table(head, rows)}"
+    return f"{len(declared)} alerts.\n\n{table(head, rows)}"
 
 
 def metrics() -> str:
     """Return every metric of the logs."""
     rows = []
-    for metric in METRICS:
+    for metric in metric_table.of(layers()):
         kind = f"distribution, {metric.unit}" if metric.value else "count"
         about = f"{metric.about}{'; only on chips' if metric.hardware else ''}"
         rows.append((metric.name, kind, ", ".join(metric.labels) or "none", about))

@@ -23,7 +23,12 @@ from infra.google.failures import FOR_PEOPLE, Kind
 from settings_schema import foreign
 from settings_schema.foreign import ForeignError
 
+<<<<<<< HEAD
 KINDS = MEMBERS, JOBS, RUNS, PODS, SLICES = "members", "jobs", "runs", "pods", "slices"
+=======
+KINDS = MEMBERS, JOBS, RUNS, PODS = "members", "jobs", "runs", "pods"
+FIXED = "fixed"
+>>>>>>> main
 _SHOWN = 5
 _AT_ONCE = 32  # a record is a request
 _RECORD = re.compile(r"[^/]+/(r[0-9]{1,20})/run\.json")
@@ -91,7 +96,8 @@ class Living(dynamic.Resource):
 
         `namespace`: restricts JOBS to one. RUNS have their records in the label `folder` of `bucket`; while
         one trains by the label `train`, that can't be changed. PODS are on the nodes of the label `pool` of
-        `cluster`; `namespace` is the pool's name, which tells guards apart.
+        `cluster`; `namespace` is the pool's name, which tells guards apart. FIXED are labels by the path of
+        their setting, which can't change while what `namespace` names is there.
         """
         name = f"{what}-{namespace}" if namespace else what
         provider = pulumi.ProviderResource("pulumi-python", name, {})
@@ -105,7 +111,19 @@ class Living(dynamic.Resource):
 
 
 def refuse_change(before: dict[str, Any], after: dict[str, Any]) -> None:
-    """Raise LivingError where runs train by a `pipeline:train` that changes: nobody would end them."""
+    """Raise LivingError where a label changes that can't.
+
+    Where runs train by a `pipeline:train` that changes nobody would end them.
+    """
+    old, new = before.get("labels", {}), after["labels"]
+    changed = {key: value for key, value in old.items() if new.get(key, value) != value}
+    if before.get("what") == FIXED and changed:
+        shown = ", ".join(f"{key}: {value} -> {new[key]}" for key, value in changed.items())
+        back = ", ".join(f"{key}: {value}" for key, value in changed.items())
+        problem = f"{shown}: it can't be changed while {before['namespace']} is there"
+        layer, environment = next(iter(changed)).partition(":")[0], before["environment"]
+        fix = f"write {back}; or, to have it anew: tpu down {environment} {layer}"
+        raise LivingError(f"{problem}\n    fix: {fix}, then tpu up {environment} {layer}")
     train = before.get("labels", {}).get("train")
     if before.get("what") != RUNS or train in (None, after["labels"].get("train")):
         return
@@ -120,6 +138,8 @@ def refuse_change(before: dict[str, Any], after: dict[str, Any]) -> None:
 
 def refuse(what: str, project: str, environment: str, labels: dict[str, str], namespace: str = "") -> None:
     """Raise LivingError where a live member, an unfinished job or a run depends on the stack."""
+    if what == FIXED:
+        return
     find, fix, noun = {
         MEMBERS: (
             _members,

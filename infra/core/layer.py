@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from infra.core.lookup import Lookup
 from infra.core.outputs import Outputs
 from infra.core.providers import Factory
+from infra.core.watched import Alert, LogMetric
 from infra.google.quotas import Use
 from infra.google.role import Role
 from infra.prices.row import PriceRow, Rate
@@ -101,7 +102,12 @@ class Hooks:
         lookups: by resource type with a server-assigned id, the list to find it in
             (infra/engine/recovery/lookups.py).
         rendered: generated files that builds take along.
+<<<<<<< HEAD
         bundle: what its machines install.
+=======
+        metrics: of its log entries, which the monitoring layer makes while this layer is on.
+        alerts: likewise; each has a page docs/runbooks/NAME.md.
+>>>>>>> main
     """
 
     after: tuple[str, ...] = ()
@@ -111,7 +117,12 @@ class Hooks:
     quotas: Callable[[Settings], Iterable[Use]] = lambda _: ()
     lookups: Mapping[str, Lookup] = field(default_factory=dict)
     rendered: Rendered | None = None
+<<<<<<< HEAD
     bundle: MachineBundle | None = None
+=======
+    metrics: tuple[LogMetric, ...] = ()
+    alerts: tuple[Alert, ...] = ()
+>>>>>>> main
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,7 +26,7 @@ from infra.engine.recovery.settle import settle_command, unsettled
 from infra.engine.roles import ML, roles
 from infra.errors import CommandError
 from infra.google import client
-from infra.google.client import NOBODY, USERINFO, Client, RequestError, or_none
+from infra.google.client import NOBODY, USERINFO, Client, RequestError, or_none, permissions_held
 from infra.google.failures import Kind, fix_of
 from infra.google.role import On, Role
 from infra.layers.monitoring.settings import MonitoringSettings
@@ -73,24 +73,23 @@ def checks(target: Target) -> list[tuple[str, Check]]:
 
     def may(on: On, url: str, what: str) -> Check:
         needed = [role for role in roles(ML, target.settings) if role.on == on]
-        return partial(_permissions, target, needed, f"https://{url}", what)
+        return partial(_permissions, target, needed, url, what)
 
     def bucket(on: On, name: str) -> Check:
-        return may(on, f"storage.googleapis.com/storage/v1/b/{name}/iam/testPermissions", f"gs://{name}")
+        return may(on, f"{client.STORAGE}/storage/v1/b/{name}", f"gs://{name}")
 
     return [
         ("login", partial(_login, target)),
         ("names", partial(_names, target)),
         ("APIs", partial(_services, target)),
         ("permissions", may(
-            "project", f"cloudresourcemanager.googleapis.com/v1/projects/{project}:testIamPermissions",
-            project,
+            "project", f"https://cloudresourcemanager.googleapis.com/v1/projects/{project}", project,
         )),
         ("updates", partial(first.updates, target.google, target.settings)),
         ("snapshot", partial(first.snapshot, target.google, target.settings)),
         ("host account", may(
             "hosts' account",
-            f"iam.googleapis.com/v1/projects/{project}/serviceAccounts/{email}:testIamPermissions", email,
+            f"https://iam.googleapis.com/v1/projects/{project}/serviceAccounts/{email}", email,
         )),
         ("bucket", bucket("checkpoint bucket", target.settings[StorageSettings].bucket_name)),
         ("controller's bucket", bucket("controller's bucket", controller_bucket(target.settings))),
@@ -144,16 +143,11 @@ def _services(target: Target, what: str) -> Iterator[Finding]:
 
 def _permissions(target: Target, asked_for: list[Role], url: str, of: str, what: str) -> Iterator[Finding]:
     """Report the permissions of some roles that the account lacks on a resource."""
-    desired = [permission for role in asked_for for permission in role.permissions]
-    google, body = target.google, {"permissions": desired}
-    storage = url.endswith("/testPermissions")
-    answer = or_none(
-        lambda: google.json("GET", url, body) if storage else google.json("POST", url, body=body)
-    )
-    if answer is None:
+    desired = {permission for role in asked_for for permission in role.permissions}
+    held = or_none(lambda: permissions_held(target.google, url, desired))
+    if held is None:
         yield Finding(what, MISSING, f"no {of}", target.up("storage"))
         return
-    held = answer.get("permissions") or ()
     lacking = {
         role: [permission for permission in role.permissions if permission not in held] for role in asked_for
     }
@@ -173,7 +167,10 @@ def _bundle(target: Target, what: str) -> Iterator[Finding]:
         bucket,
         lambda name: target.google.exists(client.object_url(bucket, name)),
     )
-    if missing:
+    if missing and target.settings[TpuSettings].bundle is None:
+        up = f"tpu up {target.settings.environment}"
+        yield Finding(what, MISSING, missing[0], f"{up}, which publishes it once its bucket is there")
+    elif missing:
         yield Finding(what, MISSING, *missing)
     else:
         yield Finding(what, OK, f"{(target.settings[TpuSettings].bundle or '')[:12]}… is published")

@@ -79,6 +79,8 @@ def _compared(use: Use, limit: int | None, short: str, project: str, what: str) 
     if limit == UNLIMITED or use.amount <= limit:
         return Finding(name, OK, f"{required}, allowed are {'all' if limit == UNLIMITED else limit}")
     dimensions = ",".join(f"{key}={value}" for key, value in ((quota.dimension, quota.place), *quota.also))
+    if quota.fix:
+        return Finding(name, short, f"{required}, allowed are {limit}", quota.fix)
     request = (
         f"gcloud beta quotas preferences create --project={project} "
         f"--service={quota.service} --quota-id={quota.name} "

@@ -7,7 +7,6 @@ https://www.pulumi.com/docs/iac/concepts/resources/options/transforms/
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from datetime import date
 from typing import Any
 
 import pulumi
@@ -15,7 +14,7 @@ from pulumi.output import Unknown
 from pulumi.runtime import rpc
 from pulumi.runtime import settings as settings_of_pulumi
 
-from infra.policy import RULES, STACK, Resource, findings, refuse_wrong_settings
+from infra.policy import RULES, STACK, Resource, findings
 from infra.settings.schema import PolicySettings, Settings
 
 _REFUSED = "breaks the policy:"
@@ -23,12 +22,12 @@ _UNKNOWN = object()
 _TO_COME = "known after the update"  # in a list, which isn't empty for that
 
 
-def enforce(settings: Settings, layer: str, today: date) -> None:
+def enforce(settings: Settings, layer: str) -> None:
     """Check every resource of a layer's program, and first its stack, which transforms aren't called for.
 
-    Raises InfraError for wrong settings of the policy's own, and RunError for a stack that breaks a rule.
+    The policy's own settings were checked before (infra/engine/before.py). Raises RunError for a stack that
+    breaks a rule.
     """
-    refuse_wrong_settings(RULES, settings, today)
     settings_of_pulumi.grpc_error_to_exception = _as_message
     _refuse(settings, [Resource(STACK, f"{layer}-{settings.environment}", {})])
     pulumi.runtime.register_resource_transform(_checking(settings))

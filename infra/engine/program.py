@@ -1,7 +1,5 @@
 """Pulumi's entry point: declare the layer that is named like the project."""
 
-from datetime import UTC, datetime
-
 import pulumi
 
 from infra.core import names, upstream
@@ -29,7 +27,7 @@ def run() -> None:
         checked = from_pulumi(pulumi.get_stack())
         refuse_to_apply(checked)
         layer = _of_the_project(checked)
-        enforce(checked, layer.name, datetime.now(tz=UTC).date())
+        enforce(checked, layer.name)
         updates.refuse_interrupted(pulumi.get_stack(), layer.name)
         _enabled(checked, layer)
         providers = {name: make(checked, layer.name) for name, make in layer.providers.items()}

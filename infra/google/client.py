@@ -231,9 +231,16 @@ def or_none(request: Callable[[], T]) -> T | None:
 
 
 def permissions_held(client: Client, resource: str, permissions: Iterable[str]) -> set[str]:
-    """Return those of some permissions that the login has on a resource, given by its URL."""
-    url, body = f"{resource}:testIamPermissions", {"permissions": sorted(permissions)}
-    return set(client.json("POST", url, body=body).get("permissions") or ())
+    """Return those of some permissions that the login has on a resource, given by its URL.
+
+    https://cloud.google.com/storage/docs/json_api/v1/buckets/testIamPermissions
+    """
+    desired = {"permissions": sorted(permissions)}
+    if resource.startswith(f"{STORAGE}/"):
+        answer = client.json("GET", f"{resource}/iam/testPermissions", desired)
+    else:
+        answer = client.json("POST", f"{resource}:testIamPermissions", body=desired)
+    return set(answer.get("permissions") or ())
 
 
 @contextmanager

@@ -56,13 +56,14 @@ _OF_TEXT: tuple[tuple[str, Kind], ...] = (
     (r"rate ?limit|RATE_LIMIT_EXCEEDED", Kind.RATE),
     (r"quota exceeded|QUOTA_EXCEEDED|quotaExceeded", Kind.QUOTA),
     (r"insufficient ['\w ]*quota", Kind.QUOTA),  # GKE's and Dataproc's, with 403
+    (r"due to quota restrictions", Kind.QUOTA),  # Cloud Build's, with FAILED_PRECONDITION
     (r"already exists", Kind.EXISTS),
     # Something else continues with the node, such as the deletion whose answer was lost.
     (r"failedPrecondition|FAILED_PRECONDITION|\bis (DELETING|CREATING|STOPPING|STARTING)", Kind.TRANSIENT),
     (r"invalid_grant|could not find default credentials|reauth|UNAUTHENTICATED", Kind.LOGIN),
     (r"LOCATION_POLICY_VIOLATED|permission '?[\w.]+'? denied|PERMISSION_DENIED", Kind.PERMISSION),
     (r"required '[\w.]+' permission", Kind.PERMISSION),
-    (r"4033: 'not authorized'|permission denied \(publickey", Kind.PERMISSION),
+    (r"4033: 'not authorized'|permission denied (\(publickey|to enable service)", Kind.PERMISSION),
     (r"connection (reset|refused|aborted)|unexpected EOF|\bEOF\b|broken pipe|no such host", Kind.UNKNOWN),
     (r"timed? ?out|timeout while waiting|deadline exceeded", Kind.UNKNOWN),
 )
@@ -71,8 +72,15 @@ _LACKED = (
     r"(?:permission '?|does not have |required '|with the )([a-z]\w*\.[\w.]+\w)"
     r"(?:'? denied| access|'? permission)"
 )
-# What SSH is refused by: its tunnel (https://cloud.google.com/iap/docs/faq), and the host.
-_OF_SSH = {"4033": "iap.tunnelInstances.accessViaIAP", "(publickey": "compute.instances.osLogin"}
+# Refusals that don't name the permission: SSH's by its tunnel (https://cloud.google.com/iap/docs/faq) and by
+# the host, and Service Usage's (https://github.com/GoogleCloudPlatform/cloud-foundation-fabric/issues/2985).
+_UNNAMED = {
+    "4033": "iap.tunnelInstances.accessViaIAP", "(publickey": "compute.instances.osLogin",
+    "denied to enable service": "serviceusage.services.enable",
+}  # fmt: skip
+# What a refusal is about: the one that is off, those that may not be enabled, the one that may not be used.
+_SERVICE = re.compile(r"(?:api/|enable service \[|use service ')([a-z][\w-]*\.googleapis\.com)")
+_ENABLE = "gcloud services enable {} --project=PROJECT"
 _QUOTA = r"""(?:quota (?:limit )?'|insufficient '|quota to satisfy request: resource ")([^'"]+)"""
 _NAMED = {Kind.QUOTA: _QUOTA, Kind.PERMISSION: _LACKED}
 _FIXES = {
@@ -116,15 +124,21 @@ class Failure:
     @property
     def fix(self) -> str:
         """Advice to the user."""
+        services = " ".join(dict.fromkeys(_SERVICE.findall(self.message)))
         if self.kind is Kind.POLICY:
             needs = constraints.block(self.about).get("needs")
             show = f"gcloud org-policies describe {self.about} --effective --project=PROJECT"
-            return f"{fix_of(self.kind)}; {show}{f' ({needs})' if needs else ''}"
+            allows = f"{fix_of(self.kind)} use {services}" if services else fix_of(self.kind)
+            return f"{allows}; {show}{f' ({needs})' if needs else ''}"
+        if self.kind is Kind.API_OFF and services:
+            return f"{fix_of(self.kind)}; where storage is up already: {_ENABLE.format(services)}"
         if self.kind is Kind.QUOTA and re.search(r"[Ll]imit:? 0\b", self.message):
             return "ask for some: the project has none yet (console: IAM & Admin > Quotas; days, for TPUs)"
         fix = _SET_QUOTA_PROJECT if _NO_QUOTA_PROJECT in self.message else fix_of(self.kind)
         if self.kind is Kind.PERMISSION and self.about:
-            return fix.replace(ROLE_WITH.format("the permission"), ROLE_WITH.format(self.about))
+            fix = fix.replace(ROLE_WITH.format("the permission"), ROLE_WITH.format(self.about))
+        if self.kind is Kind.PERMISSION and services:
+            return f"an owner runs: {_ENABLE.format(services)}; or {fix}"
         return fix
 
     def __str__(self) -> str:
@@ -153,11 +167,11 @@ def classify(message: str, status: int | None = None, retry_after_s: float | Non
     if kind is None or (status == 404 and kind is not Kind.API_OFF):
         kind = _of_status(status)
     named = re.search(_NAMED[kind], message, re.IGNORECASE) if kind in _NAMED else None
-    of_ssh = next(
-        (permission for text, permission in _OF_SSH.items() if kind is Kind.PERMISSION and text in message),
+    unnamed = next(
+        (permission for text, permission in _UNNAMED.items() if kind is Kind.PERMISSION and text in message),
         "",
     )
-    return Failure(kind, message.strip(), named[1] if named else of_ssh, retry_after_s)
+    return Failure(kind, message.strip(), named[1] if named else unnamed, retry_after_s)
 
 
 def _of_status(status: int | None) -> Kind:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from google_facts import gke_pools
+from google_facts import builds, gke_pools
 
 
 @dataclass(frozen=True, order=True)
@@ -22,6 +22,7 @@ class Quota:
         place: which.
         unit: what it counts, in words.
         also: further dimensions with their values.
+        fix: advice where it is short; empty: a request for more by `gcloud quotas`.
     """
 
     service: str
@@ -31,6 +32,7 @@ class Quota:
     place: str
     unit: str
     also: tuple[tuple[str, str], ...] = ()
+    fix: str = ""
 
 
 @dataclass(frozen=True)
@@ -88,4 +90,22 @@ def cpus(region: str) -> Quota:
         dimension="region",
         place=region,
         unit="CPUs",
+    )
+
+
+def build_cpus(region: str, setting: str) -> Quota:
+    """Return the quota of CPUs of builds in a region, which `setting` names; some projects have none in most.
+
+    https://cloud.google.com/build/docs/locations#restricted_regions_for_some_projects
+    """
+    return Quota(
+        service="cloudbuild.googleapis.com",
+        name=builds.TITLE,
+        metric=builds.METRIC,
+        dimension="region",
+        place=region,
+        unit="CPUs",
+        also=tuple(builds.ALSO.items()),
+        fix=f"ask for it (console: IAM & Admin > Quotas), or another {setting}; "
+        f"no project is restricted in {', '.join(builds.UNRESTRICTED)}",
     )

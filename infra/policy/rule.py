@@ -142,8 +142,11 @@ def wrong_settings(rules: Sequence[Rule], settings: Settings, today: date) -> It
         fix = "remove it; what may break a rule for a while stands in policy:exceptions, with its end"
         yield Problem("policy:enforcement", "advisory in prod", "rules are mandatory in prod", fix)
     known = {rule.id for rule in rules}
-    for i, exception in enumerate(settings[PolicySettings].exceptions):
-        where = f"policy:exceptions[{i}]"
+    exceptions = settings[PolicySettings].exceptions
+    for i, exception in enumerate(exceptions):
+        where, of = f"policy:exceptions[{i}]", f"{exception.rule} of {exception.resource}"
+        if any((e.rule, e.resource) == (exception.rule, exception.resource) for e in exceptions[:i]):
+            yield Problem(where, f"{of} again", "each exception is listed once", "remove one of the two")
         if exception.rule not in known:
             fix = "docs/policy.md lists them"
             yield Problem(f"{where}.rule", f'"{exception.rule}"', "must be the id of a rule", fix)

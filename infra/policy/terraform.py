@@ -62,7 +62,7 @@ _SINGULAR = {
     "subnetworks": "subnetwork",
     "taints": "taint",
 }
-"""Lists that Pulumi names in the plural, of all types in tests/infra/policy/test_terraform.py; some of one class alone."""
+"""Lists that Pulumi names in the plural, of all types in tests/infra/policy/test_terraform.py, or of one class."""
 
 _PROVIDER = "hashicorp/google-beta"
 _UNKNOWN = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
@@ -195,12 +195,8 @@ def _properties(module: str, shape: str) -> Mapping[str, _Property]:
             shapes = [leaf for leaf in _leaves(hint) if leaf.endswith("Args")]
             block = bool(shapes) and not any(typing.get_origin(part) is Sequence for part in _within(hint))
             key = getattr(attribute.fget, "_pulumi_name", name)
-            properties[key] = _Property(
-                own = _SINGULAR.get(f"{shape}.{name}", _SINGULAR.get(name, name))
-                own,
-                shapes[0] if shapes else "",
-                block,
-            )
+            own = _SINGULAR.get(f"{shape}.{name}", _SINGULAR.get(name, name))
+            properties[key] = _Property(own, shapes[0] if shapes else "", block)
     return properties
 
 

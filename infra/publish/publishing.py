@@ -21,7 +21,7 @@ from infra.publish import bytecode, code, interpreter, machines, requirements, w
 from infra.publish.bundle import Bundle, assemble
 from infra.publish.environment import Target, target_of
 from infra.publish.errors import PublishError
-from infra.publish.upload import Upload, upload
+from infra.publish.upload import Upload, require_bucket, upload
 from infra.settings.record import record
 
 LOCKS = ("tpu", "cpu", "bare")
@@ -62,6 +62,8 @@ def publish(target: Target, lock: str, console: Console, again: str, upload_it: 
             own = _own(target, _lock(lock, target.tensorflow), Path(work), console)
         except PublishError as error:
             raise PublishError(f"{error}. Nothing was published. Next: {again}") from error
+        if upload_it:
+            require_bucket(target.bucket)
         chosen = interpreter.choose(for_tpu=lock == "tpu")
         console.print(f"interpreter: {chosen.why}", markup=False)
         bundle = _build(lock, target.tensorflow, chosen.archive, Path(work), own, console)

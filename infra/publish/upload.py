@@ -18,9 +18,10 @@ from infra.publish.bundle import Bundle
 from infra.publish.errors import PublishError
 from infra.slices.names import BLOBS, bundle_blob, bundle_manifest
 
-__all__ = ["Upload", "create", "storage_errors", "upload"]
+__all__ = ["Upload", "create", "require_bucket", "storage_errors", "upload"]
 
 _PARALLEL = 8
+_NO_BUCKET = "bring up the storage layer first: tpu up ENV storage"
 
 
 @dataclass(frozen=True)
@@ -34,8 +35,14 @@ class Upload:
 
 def upload(bundle: Bundle, bucket_name: str, progress: Callable[[int, int], None]) -> Upload:
     """Upload what of `bundle` the bucket lacks; `progress` gets bytes done and to do. Raises PublishError."""
-    with storage_errors(bucket_name, "bring up the storage layer first (pulumi -C infra/layers/storage up)"):
+    with storage_errors(bucket_name, _NO_BUCKET):
         return _upload(bundle, storage.Client(project="none").bucket(bucket_name), progress)
+
+
+def require_bucket(name: str) -> None:
+    """Raise PublishError unless the bucket is there and this login may list it: a bundle takes minutes."""
+    with storage_errors(name, _NO_BUCKET):
+        list(storage.Client(project="none").bucket(name).list_blobs(max_results=1))
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ from datetime import date
 from string import Formatter
 
 from infra.settings import commands
+from settings_schema.rules import MOST_CHARACTERS as MOST_CHARACTERS
 from settings_schema.rules import Rule as Rule
 from settings_schema.rules import between as between
 from settings_schema.rules import one_of as one_of
@@ -30,12 +31,12 @@ def is_date(value: str) -> bool:
 
 
 def is_range_of(value: str, *wider: str) -> bool:
-    """Return True if Google accepts `value` as a range: between /8 and /29, and a part of one of `wider`."""
+    """Return True for a range from /8 to /29 that is a part of one of `wider`, and outside of Docker's."""
     if not is_network(value):
         return False
     network = ipaddress.IPv4Network(value)
     inside = any(network.subnet_of(ipaddress.IPv4Network(text)) for text in wider)
-    return 8 <= network.prefixlen <= 29 and inside
+    return 8 <= network.prefixlen <= 29 and inside and not network.overlaps(_OF_DOCKER)
 
 
 def is_ssh(value: str, *machine: str) -> bool:
@@ -60,6 +61,10 @@ def is_ssh(value: str, *machine: str) -> bool:
 PRIVATE = ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16")
 # https://cloud.google.com/kubernetes-engine/docs/concepts/alias-ips
 OF_PODS = ("100.64.0.0/10", "240.0.0.0/4")
+# "Certain … products use 172.17.0.0/16 for routing within the guest operating system. For example, the
+# default Docker bridge": https://cloud.google.com/vpc/docs/subnets
+_OF_DOCKER = ipaddress.IPv4Network("172.17.0.0/16")
+_RANGE = f"a private IPv4 range from /8 to /29 without host bits, outside {_OF_DOCKER}, which Docker has"
 
 NAME = "[a-z]([-a-z0-9]{0,61}[a-z0-9])?"
 PROJECT = "[a-z][-a-z0-9]{4,28}[a-z0-9]"
@@ -72,13 +77,13 @@ KEY = "[A-Za-z0-9_-]{1,63}"
 
 POLICY_RULE = pattern("[A-Z]{1,2}[0-9]{1,2}", "the id of a rule, e.g. B04", "docs/policy.md lists them")
 REASON = Rule(
-    lambda value: len(value.strip()) > 8 and value.replace("\n", " ").isprintable(),
-    "a reason, in words",
+    lambda value: 8 < len(value.strip()) <= MOST_CHARACTERS and value.replace("\n", " ").isprintable(),
+    f"a reason, in words, of at most {MOST_CHARACTERS} characters",
     "say why it may be so",
 )
 RESOURCES = Rule(
-    lambda value: len(re.sub(r"[*?]|\[.*?\]", "", value)) > 2 and value.isprintable(),
-    "a resource's name, or at least three letters of it beside *",
+    lambda value: 2 < len(re.sub(r"[*?]|\[.*?\]", "", value)) <= MOST_CHARACTERS and value.isprintable(),
+    f"a resource's name, or at least three letters of it beside *, at most {MOST_CHARACTERS}",
     "name the resource, as Pulumi shows it",
 )
 DATE = Rule(is_date, "a date, year-month-day", 'write it as "2027-06-30", in quotes')
@@ -159,12 +164,12 @@ SNAPSHOT = pattern(
 )
 SUBNET_RANGE = Rule(
     lambda value: is_range_of(value, *PRIVATE),
-    "a private IPv4 range from /8 to /29 without host bits",
+    _RANGE,
     "write e.g. 10.64.0.0/20",
 )
 PODS_RANGE = Rule(
     lambda value: is_range_of(value, *PRIVATE, *OF_PODS),
-    "a private IPv4 range from /8 to /29 without host bits, or one of 100.64.0.0/10 or 240.0.0.0/4",
+    f"{_RANGE}; or one of 100.64.0.0/10 or 240.0.0.0/4",
     "write e.g. 192.168.64.0/20 or 100.64.0.0/16",
 )
 SOURCE_RANGE = Rule(
@@ -205,9 +210,13 @@ COMMAND = Rule(
     "write e.g. train tiny.toml, python train.py or ./start.sh; with a variable: /usr/bin/env NAME=value "
     "python train.py",
 )
+FOLDERS = (
+    "barrier", "boot", "bundles", "compilation-cache", "extractions", "heartbeats", "runs", "tokens",
+)  # fmt: skip
+"""Folders of the checkpoint bucket that this program writes (docs/architecture.md)."""
 BUCKET_FOLDER = pattern(
-    r"(?!.*//)(?!.*\.\.)[A-Za-z0-9][A-Za-z0-9._/-]{0,198}[A-Za-z0-9_-]",
-    "a path in the bucket, of letters, digits and . _ / -",
+    rf"(?!({'|'.join(FOLDERS)})(/|$))(?!.*//)(?!.*\.\.)[A-Za-z0-9][A-Za-z0-9._/-]{{0,198}}[A-Za-z0-9_-]",
+    f"a path in the bucket, of letters, digits and . _ / -, not in a folder of ours: {', '.join(FOLDERS)}",
     "write e.g. jobs/mine",
 )
 FOLDER = pattern(

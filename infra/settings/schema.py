@@ -147,6 +147,11 @@ class Settings:
         """True for every environment but `dev`, which is only for experiments."""
         return self.environment != UNPROTECTED
 
+    @property
+    def layers_on(self) -> tuple[Any, ...]:
+        """The layers that are on."""
+        return tuple(layer for layer in self.layers if layer.settings in self.sections)
+
     def __getitem__(self, kind: type[T]) -> T:
         """Return a section. Raises InfraError where its layer is off."""
         section: T | None = self.get(kind)

@@ -15,7 +15,7 @@ def checked(
     path: str, slice_: SliceSettings, raw: dict[str, Any], broken: set[str]
 ) -> tuple[SliceSettings, list[Problem]]:
     """Check a slice; return it with a name and a size, for rules between slices, and its problems."""
-    problems = list(_within(path, slice_, raw, broken))
+    problems = list(_within(path, slice_, broken))
     broken.update(problem.path for problem in problems if problem.path != path)
     if sizes.kind_of(slice_.accelerator_type, slice_.topology) is None:
         broken.add(f"{path}.acceleratorType")
@@ -23,7 +23,7 @@ def checked(
     return replace(slice_, name=slice_.name or path), problems
 
 
-def _within(path: str, slice_: SliceSettings, raw: dict[str, Any], broken: set[str]) -> Iterator[Problem]:
+def _within(path: str, slice_: SliceSettings, broken: set[str]) -> Iterator[Problem]:
     """Yield problems between the fields of one slice."""
 
     def fine(*keys: str) -> bool:
@@ -35,8 +35,6 @@ def _within(path: str, slice_: SliceSettings, raw: dict[str, Any], broken: set[s
         yield from sizes.problems(
             path, slice_.accelerator_type, slice_.topology, type_known=fine("acceleratorType")
         )
-    if fine("zones") and not slice_.zones and "zones" in raw:
-        yield Problem(f"{path}.zones", "[]", "a slice is in a zone", "add one: [us-east5-b]")
     if fine("zones", "count") and slice_.count is None and len(slice_.zones) > 1:
         yield Problem(
             f"{path}.zones",

@@ -27,7 +27,10 @@ class SliceSettings:
         rule=rules.TOPOLOGY,
     )
     zones: tuple[str, ...] = setting(
-        "zones; a fleet's members are spread over them in turn", rule=rules.ZONE, example="[us-east5-b]"
+        "zones; a fleet's members are spread over them in turn",
+        rule=rules.ZONE,
+        example="[us-east5-b]",
+        not_empty="a slice is in a zone",
     )
     fallback_zones: tuple[str, ...] = setting(
         "zones for a member whose own zone has no chips: the one with the fewest refusals, then in this "

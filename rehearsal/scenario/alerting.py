@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import inspect
 import json
 import re
 import shlex
@@ -83,7 +84,7 @@ def fired(
             raise ScenarioFailed(f"the notification of {alert} names no first command")
         _run(scene, alert, command[1], pattern)
     if mend:
-        scene.shell.run(["bash", "-c", mend])
+        scene.shell.run(["bash", "-c", inspect.cleandoc(mend)])
     rate = scene.control.status()["clock"]["rate"]
     scene.control.set_clock(clock or rate)
     scene.wait_until(f"alerts {', '.join(alerts)} closed", lambda: published("closed"), timeout_s)

@@ -63,30 +63,8 @@ SCENARIO = Scenario(
         """,
             prints=r"tokens-00000.bin: \d{7} bytes",
         ),
-        step.fault(
-            "each read of the token file takes two seconds",
-            what={"delay_s": 2},
-            match={
-                "method": "storage.objects.get",
-                "path": "^/download/.*text(%2F|/)tokens-",
-                "principal": "tpu-training@*",
-            },
-            times=None,
-        ),
-        step.fault(
-            "no checkpoint of one run is taken",
-            what={"status": 503},
-            match={
-                "method": "storage.objects.insert",
-                "query": "runs(%2F|/)saves(%2F|/)checkpoints",
-                "principal": "tpu-training@*",
-            },
-            times=None,
-        ),
-        step.up("tpu"),
-        step.fleet("create"),
-        # It is up before the hosts have booted.
-        step.up("monitoring"),
+        # `tpu up` waits for the agent that comes with the first channel.
+        step.command("tpu up dev monitoring --yes", prints="up; next").by("platform-engineer"),
         SUBSCRIBE,
         # The project's owner takes public access prevention off and opens a bucket; both alerts are about
         # that. To close it changes its access again: within the five minutes of one incident.
@@ -120,6 +98,28 @@ SCENARIO = Scenario(
             clock=600,
         ),
         step.clock(80),
+        step.fault(
+            "each read of the token file takes two seconds",
+            what={"delay_s": 2},
+            match={
+                "method": "storage.objects.get",
+                "path": "^/download/.*text(%2F|/)tokens-",
+                "principal": "tpu-training@*",
+            },
+            times=None,
+        ),
+        step.fault(
+            "no checkpoint of one run is taken",
+            what={"status": 503},
+            match={
+                "method": "storage.objects.insert",
+                "query": "runs(%2F|/)saves(%2F|/)checkpoints",
+                "principal": "tpu-training@*",
+            },
+            times=None,
+        ),
+        step.up("tpu"),
+        step.fleet("create"),
         # A program that can't start is started again and again, until somebody stops it; one that diverged
         # is not.
         step.fired(

@@ -1,8 +1,8 @@
 """A cluster and its node pools, from nothing to nothing.
 
 The GKE layer under the roles that its people ask for, with Google's lags: APIs that are switched on late,
-grants that reach the cluster late, a zone without chips, slices that are given back, and a cluster that
-is deleted. No control plane runs behind the cluster here: scenario gke has one.
+grants that reach the cluster late, a zone without chips, slices that are given back, once the cluster says
+that no job runs on them, and a cluster that is deleted.
 """
 
 from rehearsal.scenario import steps as step
@@ -12,6 +12,7 @@ from rehearsal.scenario.scenario import Scenario
 TRAIN = pool("train", "v6e-16", count=2)
 SCENARIO = Scenario(
     clock=20,
+    control_planes=True,
     settings={
         "data:snapshot": None,
         "data:sizeGib": None,

@@ -10,9 +10,8 @@ from infra.core.environment import required_services
 from infra.core.outputs import declared
 from infra.engine import registry
 from infra.engine.settings import parse
-from infra.layers.monitoring.alerts import ALERTS
+from infra.layers.monitoring import alerts, metrics
 from infra.layers.monitoring.dashboards import dashboards
-from infra.layers.monitoring.metrics import METRICS
 from infra.policy import RULES
 from infra.settings.schema import Settings
 from infra.settings.sources import as_pulumi_hands_it_over
@@ -44,8 +43,8 @@ NAMES: Mapping[str, Callable[[], Iterable[str]]] = {
     "output": lambda: (
         f"{layer.name} {out.key}" for layer in registry.layers() for out in declared(layer.outputs).values()
     ),
-    "alert": lambda: (alert.name for alert in ALERTS),
-    "metric": lambda: (metric.name for metric in METRICS),
+    "alert": lambda: alerts.of(registry.layers()),
+    "metric": lambda: (metric.name for metric in metrics.of(registry.layers())),
     "dashboard": lambda: dashboards(everything("fleet")),
     "rule": lambda: (rule.id for rule in RULES),
     "price": lambda: BOOK.entries,
@@ -77,4 +76,6 @@ def test_named_files_exist_and_named_scenarios_hold_their_steps() -> None:
 
 
 def test_the_page_counts_the_alerts() -> None:
-    assert {int(number) for number in re.findall(r"(\d+) alerts", PAGE)} == {len(ALERTS)}
+    assert {int(number) for number in re.findall(r"(\d+) alerts", PAGE)} == {
+        len(alerts.of(registry.layers()))
+    }

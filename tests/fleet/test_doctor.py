@@ -299,6 +299,13 @@ def test_a_bucket_that_is_not_there(clinic: Clinic) -> None:
     assert of(look, "bundle")[0].state == MISSING
 
 
+def test_a_first_bundle_is_published_by_the_first_up(clinic: Clinic) -> None:
+    (bundle,) = of(clinic.look(settings(**{"tpu:bundle": ""})), "bundle")
+    assert (bundle.state, bundle.fix) == (
+        MISSING, "tpu up dev, which publishes it once its bucket is there",
+    )  # fmt: skip
+
+
 def test_a_start_up_script_that_an_update_would_refuse(
     clinic: Clinic, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -50,7 +50,6 @@ from tests.proofs import mutants as mutation
 from tests.proofs import roles as held
 from tests.proofs import settings as mutated
 from tests.proofs.extracting import Extractions
-from tests.proofs.in_process import InProcess
 from tests.proofs.killing import Proof
 from tests.proofs.preprocessing import Preprocessing
 from tests.proofs.runs import Slice, same
@@ -234,14 +233,11 @@ def updates(names: Sequence[str], every: int) -> dict[str, Any]:
 @proof(
     click.option("--layer", "names", multiple=True, type=click.Choice(changed.LAYERS), help="Only these."),
     click.option("--shard", default="0/1", show_default=True, help="Every N-th setting, from the K-th: K/N."),
-    click.option("--minutes", type=float, default=240.0, show_default=True, help="No further setting after."),
-    click.option("--in-process", is_flag=True, help="Without the CLI, and no replacements."),
 )
-def changes(names: Sequence[str], shard: str, minutes: float, in_process: bool) -> dict[str, Any]:
+def changes(names: Sequence[str], shard: str) -> dict[str, Any]:
     """A plan's word is what happens, nothing else changes, and the next preview is empty."""
     number, _, count = shard.partition("/")
-    kind = InProcess if in_process else changed.Changes
-    result = changed.measure(names, int(number), int(count), minutes, report, kind)
+    result = changed.measure(names, int(number), int(count), report)
     if any(layer["wrong"] or layer["left"] for layer in result.values()):
         _write("changes", result)
         raise SystemExit(json.dumps(result, indent=1))

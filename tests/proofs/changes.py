@@ -15,12 +15,16 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from google_facts.agents import AGENTS
 from infra.engine.registry import layers, section_classes
+from infra.layers.pipeline.settings import SMALL_ROLE
 from infra.layers.tpu import startup
 from infra.settings.schema import keys_of, records
 from infra.slices.names import bundle_blob, bundle_manifest
+from tests.emulated import NUMBER
 from tests.infra.lab import PROJECT, Lab
-from tests.infra.settings.mutants import FULL, Mutant, Values, Where, _get, _put, judged, refused_by_up
+from tests.infra.settings.mutants import FULL, Mutant, Values, Where, _get, _put, judged
+from tests.proofs.warm import Warm
 
 LAYERS = tuple(layer.name for layer in layers() if layer.name != "queue")  # which needs a control plane
 _DAY_S = 86400.0
@@ -28,9 +32,11 @@ _LEFT_OUT = ("monitoring:billingAccount", "monitoring:budgetPerMonth")
 """What needs a billing account in which the lab's owner may make budgets."""
 _HELD = {"gcp:project": PROJECT, "data:snapshot": "corpus"}
 """Values of things outside the settings, which the lab has."""
+_OTHER_BUNDLE = "cd" * 32
 # Values that no rule gives away, by the end of their path.
 OTHERS: Mapping[str, Sequence[Any]] = {
     "Users": [["user:eve@example.com"]],
+    "users": [["user:eve@example.com"]],
     "runners": [["user:eve@example.com"]],
     "viewers": [["user:eve@example.com"]],
     "acceleratorType": ["v6e-32", "v6e-4", "v6e-16"],
@@ -51,7 +57,7 @@ OTHERS: Mapping[str, Sequence[Any]] = {
     "cpuPoolDiskType": ["pd-ssd"],
     "cpuPoolZones": [["us-east5-b"], ["us-east5-a", "us-east5-b"]],
     "machineType": ["ct6e-standard-4t", "ct6e-standard-8t"],
-    "runtimeVersion": ["v2-alpha-tpuv6e-2"],
+    "runtimeVersion": ["v2-alpha-tpuv6e-2", "2.2"],
     "email": ["second@example.com"],
     "webhook": ["https://hooks.example.com/second"],
     "runbooks": ["https://example.com/second"],
@@ -63,7 +69,30 @@ OTHERS: Mapping[str, Sequence[Any]] = {
     "nodeRoles": [["roles/container.defaultNodeServiceAccount", "roles/logging.viewer"]],
     "workloadRoles": [["roles/monitoring.metricWriter"]],
     "reservation": ["chips"],
-    "run": ["python train.py"],
+    "run": ["train tiny.toml --name other", "train tiny.toml"],
+    "bundle": [_OTHER_BUNDLE],
+    "checkpointFolder": ["jobs/other"],
+    "fallbackZones": [["us-east5-a"], ["us-east5-b"]],
+    "additionalZones": [["us-east5-a"], ["us-central1-b"]],
+    "numNodes": [4, 2, 1],
+    "existing": [f"projects/{PROJECT}/notificationChannels/7"],
+    "existingNetwork": [f"projects/{PROJECT}/global/networks/other"],
+    "existingSubnets": [{"us-east5": f"projects/{PROJECT}/regions/us-east5/subnetworks/other"}],
+    "existingSubnet": [f"projects/{PROJECT}/regions/us-east5/subnetworks/other"],
+    "kmsKey": [f"projects/{PROJECT}/locations/us-east5/keyRings/other/cryptoKeys/other"],
+    "tensorboard": [f"projects/{PROJECT}/locations/us-east5/tensorboards/1"],
+    "image": [f"docker.io/library/python@sha256:{'1' * 64}"],
+    "trainImage": [f"us-east5-docker.pkg.dev/{PROJECT}/images/train@sha256:{'1' * 64}"],
+    "layers": [["storage"]],
+    "code": ["1" * 64],
+    "config": ["gs://my-project-raw/other.toml"],
+    "changes": [["tokenize.shards=2"]],
+    "tier": ["premium"],
+    "train": ["none", "vertex"],
+    "trainSlice": ["v6e-4"],
+    "trainTeam": ["vision"],
+    "scheduleRegion": ["us-central1"],
+    "sparkRole": [SMALL_ROLE],
 }
 
 
@@ -73,7 +102,8 @@ class Case:
 
     Attributes:
         setting: the path that was changed.
-        outcome: `update`, `replace`, `create`, `delete` and their mixtures; `nothing`; or `refused: WHY`.
+        outcome: `update`, `replace`, `create`, `delete` and their mixtures; `nothing`; `refused: WHY`; or
+            `refused by rules` of the settings, for each other value that is known.
         wrong: what wasn't as planned; empty where all was.
     """
 
@@ -87,28 +117,35 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Update:
-    """A `pulumi up`: steps of its plan and of what was done, as OPERATION TYPE NAME."""
+class Steps:
+    """A plan, or what was done: OPERATION TYPE NAME of each."""
 
-    fine: bool
-    planned: frozenset[str]
-    done: frozenset[str]
+    all: frozenset[str]
     output: str
-    whole: bool = True  # False: a replacement was left out
+
+    @property
+    def fine(self) -> bool:
+        """False where the command was refused, or failed."""
+        return "error:" not in self.output
+
+    @property
+    def reason(self) -> str:
+        """The errors."""
+        return _reason(self.output)
 
     @property
     def touched(self) -> set[str]:
         """TYPE NAME of the resources."""
-        return {step.partition(" ")[2] for step in self.done}
+        return {step.partition(" ")[2] for step in self.all}
 
 
 class Changes:
     """A lab in which one layer is up, on those that it reads."""
 
     def __init__(self, folder: Path, layer: str) -> None:
-        self.lab, self.layer, self._folder = Lab(folder), layer, folder
-        needed = _needed(layer)
-        sections = {*needed, "gcp", "pulumi", "tpu", "fleet"}
+        self.layer, self._folder = layer, folder
+        self._needed = _needed(layer)
+        sections = {*self._needed, "gcp", "pulumi", "tpu", "fleet"}
         channels = [item for item in FULL["monitoring:channels"] if "existing" not in item]
         self.values: Values = {**FULL, "monitoring:channels": channels, **_HELD}
         self.values = {
@@ -116,18 +153,26 @@ class Changes:
             for key, value in self.values.items()
             if key.partition(":")[0] in sections and key not in _LEFT_OUT
         }
-        self._begin(needed)
+        self._begin()
 
-    def _begin(self, needed: Sequence[str]) -> None:
-        """Bring the layers up."""
+    def _begin(self) -> None:
+        """Bring the layers up in a new cloud."""
+        place = Path(tempfile.mkdtemp(dir=self._folder))
+        self.lab = Lab(place)
+        self._warm = Warm(place / "bin", place / "home", self.lab.environment)
+        # The variable is what --event-log wants.
+        self.lab.environment |= {"PATH": self._warm.path, "PULUMI_DEBUG_COMMANDS": "true"}
         self._write(self.values)
-        for name in needed:
-            self.lab.infra("up", "dev", name, "--yes", "--skip-preview")
+        for name in self._needed:
+            self.lab.pulumi(name, "stack", "init", "dev")
+            self._pulumi(name, "up", "--yes", "--skip-preview", fine=True)
             if name == "storage":
                 self._publish()
+                self._authorize_key()
 
     def close(self) -> None:
         """End the lab."""
+        self._warm.close()
         self.lab.close()
 
     def settings(self) -> Iterator[tuple[str, Where, Any]]:
@@ -152,64 +197,85 @@ class Changes:
                 yield self.case(path, where, value)
 
     def case(self, path: str, where: Where, value: Any) -> Case:
-        """Change one setting and change it back."""
+        """Change one setting to the first other value whose plan isn't refused, and change it back."""
         begun = time.monotonic()
-        change = self._changed(path, where, value)
-        if change is None:
-            return Case(self.layer, path, _shown(value), None, "no other value is known", "", 0.0)
-        self._write(change)
-        update = self._up()
-        left = self.left() if update.fine and update.whole else []
-        wrong = [f"the next preview isn't empty: {what}" for what in left]
-        wrong += _as_planned(update) if update.fine else []
-        outcome = _outcome(update)
-        self.lab.call(self.lab.cloud.world.clock.jump(_DAY_S))  # a disk's speed changes once in some hours
+        plan, other = None, None
+        for other in self._others(path, where, value):
+            self._write(other)
+            if (plan := self._steps("preview")).fine:
+                break
+        if plan is None or other is None:
+            return Case(self.layer, path, _shown(value), None, "refused by rules", "", 0.0)
+        wrong, outcome = [], f"refused: {plan.reason}"
+        if plan.fine:
+            update = self._steps("up", "--yes", "--skip-preview")
+            outcome = _outcome(update)
+            wrong = _as_planned(plan, update)
+            wrong += [f"the next preview isn't empty: {what}" for what in self.left() if update.fine]
+            self.lab.call(
+                self.lab.cloud.world.clock.jump(_DAY_S)
+            )  # a disk's speed changes once in some hours
+            wrong += [f"back: {fault}" for fault in self._back(update)]
+        if "Traceback" in plan.output:
+            wrong.append("a traceback")
         self._write(self.values)
-        back = self._up()
-        wrong += [f"back: {fault}" for fault in _as_planned(back)]
-        comparable = update.fine and back.fine and update.whole and back.whole
-        if comparable and update.touched != back.touched:
-            wrong.append(f"changed {sorted(update.touched)}, and back {sorted(back.touched)}")
         took_s = round(time.monotonic() - begun, 1)
-        return Case(self.layer, path, _shown(value), _get(change, where), outcome, "; ".join(wrong), took_s)
+        return Case(self.layer, path, _shown(value), _get(other, where), outcome, "; ".join(wrong), took_s)
+
+    def _back(self, update: Steps) -> list[str]:
+        """Change back; where that isn't possible, another lab is as new."""
+        self._write(self.values)
+        plan = self._steps("preview")
+        back = self._steps("up", "--yes", "--skip-preview") if plan.fine else plan
+        wrong = _as_planned(plan, back)
+        if back.fine and not update.fine:
+            wrong += self.left()
+        if wrong:
+            self.close()
+            self._begin()
+        elif update.fine and update.touched != back.touched:
+            wrong.append(f"changed {sorted(update.touched)}, and back {sorted(back.touched)}")
+        return wrong
 
     def left(self) -> list[str]:
         """Return what a preview with a refresh still shows."""
-        arguments = ("preview", "--refresh", "--expect-no-changes", "-s", "dev")
-        output = self.lab.run(*self.lab.line(self.layer, *arguments), fine=None)
+        output = self._pulumi(self.layer, "preview", "--refresh", "--expect-no-changes")
         return [_reason(output)] if "error:" in output else []
 
-    def _changed(self, path: str, where: Where, value: Any) -> Values | None:
+    def _others(self, path: str, where: Where, value: Any) -> Iterator[Values]:
+        """Yield settings with another value that the schema and its rules accept."""
         for other in _candidates(path, value):
-            base = self.values
-            inner: Any = base
+            inner: Any = self.values
             for part in where[:-1]:
                 inner = inner[part]
             known = where[-1] in inner if isinstance(inner, dict) else True
-            changed = _put(base, where, other) if known else _added(base, where, other)
-            if not judged(Mutant(changed, "", (where,)), self._folder) and not _refused(changed):
-                return changed
-        return None
+            changed = _put(self.values, where, other) if known else _added(self.values, where, other)
+            if not judged(Mutant(changed, "", (where,)), self._folder):
+                yield changed
 
-    def _up(self) -> Update:
-        """Preview and update, since only a preview of its own logs the steps of its plan."""
-        output, planned = self._logged("preview", "-s", "dev")
-        done: frozenset[str] = frozenset()
-        if "error:" not in output:
-            output, done = self._logged("up", "--yes", "--skip-preview", "-s", "dev")
-        return Update("error:" not in output, planned, done, output)
-
-    def _logged(self, *arguments: str) -> tuple[str, frozenset[str]]:
+    def _steps(self, *arguments: str) -> Steps:
+        """Run a command; only a preview of its own logs the steps of an update's plan."""
         events = self._folder / "events"
         events.unlink(missing_ok=True)
-        environment = self.lab.environment
-        try:
-            self.lab.environment = {**environment, "PULUMI_DEBUG_COMMANDS": "true"}  # which --event-log wants
-            line = self.lab.line(self.layer, *arguments, "--event-log", str(events))
-            output = self.lab.run(*line, fine=None)
-        finally:
-            self.lab.environment = environment
-        return output, _steps([json.loads(text) for text in events.read_text().splitlines()])
+        output = self._pulumi(self.layer, *arguments, "--event-log", str(events))
+        return Steps(_logged([json.loads(line) for line in events.read_text().splitlines()]), output)
+
+    def _pulumi(self, layer: str, *arguments: str, fine: bool | None = None) -> str:
+        return self.lab.run(*self.lab.line(layer, *arguments, "-s", "dev", *self._warm.arguments), fine=fine)
+
+    def _authorize_key(self) -> None:
+        """Make the other key, and let Cloud Storage use it, as `storage:kmsKey` demands."""
+        ring = f"projects/{PROJECT}/locations/us-east5/keyRings"
+        url = f"cloudkms.googleapis.com/v1/{ring}"
+        key = {"purpose": "ENCRYPT_DECRYPT"}
+        assert self.lab.request("POST", url, {}, keyRingId="other").ok
+        assert self.lab.request("POST", f"{url}/other/cryptoKeys", key, cryptoKeyId="other").ok
+        # Whoever reads its address makes the agent.
+        assert self.lab.request(
+            "GET", f"storage.googleapis.com/storage/v1/projects/{PROJECT}/serviceAccount"
+        ).ok
+        role, agent = "roles/cloudkms.cryptoKeyEncrypterDecrypter", AGENTS["storage"].email(NUMBER)
+        self.lab.grant(f"{ring}/other/cryptoKeys/other", role, f"serviceAccount:{agent}")
 
     def _write(self, values: Values) -> None:
         lines = (f"  {key}: {json.dumps(value)}\n" for key, value in values.items())
@@ -217,16 +283,17 @@ class Changes:
 
     def _publish(self) -> None:
         url = f"storage.googleapis.com/upload/storage/v1/b/{self.values['storage:bucketName']}/o"
-        for name in (bundle_manifest(str(self.values["tpu:bundle"])), bundle_blob(startup.script_sha256())):
+        bundles = (str(self.values["tpu:bundle"]), _OTHER_BUNDLE)
+        for name in (*map(bundle_manifest, bundles), bundle_blob(startup.script_sha256())):
             assert self.lab.request("POST", url, b"", uploadType="media", name=name).ok
 
 
 def _needed(layer: str) -> list[str]:
-    """Return a layer and all that it reads, in their order."""
-    reads = {item.name: item.reads for item in layers()}
+    """Return a layer and all that it may read, in their order."""
+    needs = {item.name: item.needs for item in layers()}
     known, waiting = {layer}, [layer]
     while waiting:
-        for name in set(reads[waiting.pop()]) - known:
+        for name in set(needs[waiting.pop()]) - known:
             known.add(name)
             waiting.append(name)
     return [item.name for item in layers() if item.name in known]
@@ -262,11 +329,7 @@ def _with(values: Values, where: Where) -> Values:
     return copied
 
 
-def _refused(values: Values) -> bool:
-    return bool(refused_by_up(values))
-
-
-def _steps(events: Sequence[Mapping[str, Any]]) -> frozenset[str]:
+def _logged(events: Sequence[Mapping[str, Any]]) -> frozenset[str]:
     """Return OPERATION TYPE NAME of all steps but those that leave a resource as it is."""
     result = set()
     for event in events:
@@ -278,18 +341,17 @@ def _steps(events: Sequence[Mapping[str, Any]]) -> frozenset[str]:
     return frozenset(result)
 
 
-def _as_planned(update: Update) -> Iterator[str]:
+def _as_planned(plan: Steps, update: Steps) -> list[str]:
     if not update.fine:
-        yield _reason(update.output)
-    elif update.planned != update.done:
-        more, less = sorted(update.done - update.planned), sorted(update.planned - update.done)
-        yield f"planned and not done: {less}; not planned: {more}"
+        return [update.reason]
+    more, less = sorted(update.all - plan.all), sorted(plan.all - update.all)
+    return [f"planned and not done: {less}; not planned: {more}"] if more or less else []
 
 
-def _outcome(update: Update) -> str:
+def _outcome(update: Steps) -> str:
     if not update.fine:
-        return f"refused: {_reason(update.output)}"
-    words = sorted({step.partition(" ")[0] for step in update.done})
+        return f"refused: {update.reason}"
+    words = sorted({step.partition(" ")[0] for step in update.all})
     return " ".join(words) or "nothing"
 
 
@@ -321,28 +383,21 @@ def rows(cases: Sequence[Case]) -> dict[str, Any]:
 
 
 def measure(
-    names: Sequence[str],
-    shard: int,
-    shards: int,
-    minutes: float,
-    report: Callable[[str], None],
-    kind: type[Changes] = Changes,
-) -> dict[str, Any]:
-    """Change the settings of layers for so many minutes at most."""
-    end, result = time.monotonic() + minutes * 60, {}
+    names: Sequence[str], shard: int, shards: int, report: Callable[[str], None]
+) -> dict[str, dict[str, Any]]:
+    """Change the settings of layers."""
+    result = {}
     for layer in names or LAYERS:
-        cases: list[Case] = []
+        begun, cases = time.monotonic(), []
         with tempfile.TemporaryDirectory(prefix="proof-") as folder:
-            changes = kind(Path(folder), layer)
+            changes = Changes(Path(folder), layer)
             try:
                 for case in changes.cases(shard, shards):
                     cases.append(case)
                     what = f"{case.setting}: {case.old!r} -> {case.new!r}: {case.outcome}"
                     report(f"{what} {case.wrong} {case.took_s} s")
-                    if time.monotonic() > end:
-                        break
                 left = changes.left()
             finally:
                 changes.close()
-        result[layer] = {**rows(cases), "left": left}
+        result[layer] = {**rows(cases), "left": left, "took_s": round(time.monotonic() - begun, 1)}
     return result

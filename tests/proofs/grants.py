@@ -44,6 +44,11 @@ SMALL = {
     "pipeline:trainImage": f"us-docker.pkg.dev/p/r/i@sha256:{'0' * 64}",
     "pipeline:trainSlice": "v6e-1",
 }
+CASES = {
+    "tpu.nodes.update": "a node whose labels or bundle aren't the record's",
+    "tpu.operations.get": "a creation that fails after its answer, as without chips",
+}
+"""Permissions of cases that don't come up here, and do in the fleet's matrix."""
 DELIVER = "eventarc.events.deliver"
 Report = Callable[[str], None]
 
@@ -385,15 +390,15 @@ def _builds(proof: Proof) -> None:
 
 
 def _unused(lab: PipelineLab) -> set[str]:
-    """Permissions that the table says are used, and that no request so far has used."""
+    """Permissions that the table says are used, and no request so far has used, without those of CASES."""
     used, unused = lab.used(), set()
     now = lab.settings
     for item in (*access.grants(now), *access.of_people(now)):
         member = lab.member(item).partition(":")[2]
         role = f"{item.full_role(now.project)} {lab.resource(item)}"
         existing = used.get((member, role), set())
-        if set(item.permissions) - existing:
-            unused.add(f"{named(item)}: {', '.join(sorted(set(item.permissions) - existing))}")
+        if missing := set(item.permissions) - existing - CASES.keys():
+            unused.add(f"{named(item)}: {', '.join(sorted(missing))}")
     return unused
 
 

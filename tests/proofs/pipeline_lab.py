@@ -25,6 +25,7 @@ from infra.engine.settings import from_file
 from infra.layers.pipeline import access, paths
 from infra.layers.pipeline.access import Grant
 from infra.layers.tpu import startup
+from infra.publish import pipeline as code
 from infra.settings.schema import Settings
 from infra.slices.names import bundle_blob, bundle_manifest
 from rehearsal.cloud.services.serviceusage import NEW_PROJECT
@@ -144,6 +145,7 @@ class PipelineLab(Boxed):
             self.up(layer)
         self.answer("POST", f"{self._job_url()}:pause", {})
         if publish:
+            code.publish(self.settings, upload=False)  # nothing in the box leads to a registry of wheels
             self.tpu("pipeline", "publish", "dev")
             self.up("pipeline")
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import json
+import re
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from infra.engine.registry import layers
-from tests.infra.lab import RETAINED, Lab
+from tests.infra.lab import RETAINED, SETTINGS, Lab
 
-LAYERS = tuple(layer.name for layer in layers())
+LAYERS = tuple(item.name for item in layers() if item.always_on or f"  {item.name}:" in SETTINGS)
+"""Those that the lab's settings switch on."""
 # What a settling says of a resource, and its column.
 _SAID = {
     "made, and imported": "taken_in",
@@ -94,7 +97,8 @@ class Updates:
             self._unprotect()
             output += self.lab.infra("down", "dev", self.layer, *_WITHOUT_ASKING)
         else:
-            output = self.lab.infra(then, "dev", self.layer, *_WITHOUT_ASKING)
+            output = self._settled() if then == "up" else ""
+            output += self.lab.infra(then, "dev", self.layer, *_WITHOUT_ASKING)
         took_s = round(time.monotonic() - begun, 1)
         assert "stack rm" not in output, output
         assert self.lab.living() - self._below - self._kept(then) == self._held() - self._kept(then), output
@@ -105,6 +109,14 @@ class Updates:
             self._clean()
         settled = [line for line in output.splitlines() if line.startswith(f"{self.layer}: ")]
         return Case(self.layer, verb, at, then, request, tuple(settled), took_s)
+
+    def _settled(self) -> str:
+        """Settle: what the state holds then is as the program wants it, so that a plan only makes the rest."""
+        output = self.lab.infra("settle", "dev", self.layer)
+        plan = self.lab.pulumi(self.layer, "preview", "-s", "dev", "--json")
+        summary = re.search(r'"changeSummary": (\{[^}]*\})', plan)
+        assert summary and json.loads(summary[1]).keys() <= {"create", "same"}, f"{output}{plan}"
+        return output
 
     def _line(self, verb: str) -> list[str]:
         return self.lab.line(self.layer, verb, "-s", "dev", *_WITHOUT_ASKING)

@@ -40,6 +40,8 @@ class Config:
     items: tuple[Item, ...] = ()
     inner: Inner = Inner()
     size: int | None = setting(default=None, rule=rules.between(1, 2))
+    share: int | None = setting(default=None, rule=rules.between(1, 2), example="2")
+    weight: int | None = setting(default=None, formerly=("heaviness", "that was in stones"))
 
 
 def parsed(raw: dict[str, Any], **options: Any) -> tuple[Config, dict[str, str], set[str]]:
@@ -93,6 +95,8 @@ def test_texts_are_what_pulumi_passes() -> None:
         ({"labels": '{"a": "b"}'}, "must be keys with values | write one `key: value` a line under it"),
         ({"inner": 3}, "must be a table | write [inner]"),
         ({"size": 3}, "must be 1 to 2 | write such a value"),
+        ({"share": 3}, "must be 1 to 2 | write e.g. 2, or remove it"),
+        ({"heaviness": 3}, "unknown key | write weight: that was in stones"),
         ({"cuont": 3}, "unknown key | did you mean count?"),
     ],
 )

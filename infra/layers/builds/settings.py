@@ -18,6 +18,7 @@ class BuildsSettings:
     layers: tuple[str, ...] = setting(
         "layers that builds bring up and down; all that are on but storage and builds, unless given",
         default=(),
+        not_empty="a build brings some layer up",
     )
     users: tuple[str, ...] = setting("who may start builds", default=(), rule=rules.MEMBER)
     account_id: str = setting("account that builds run as", default="tpu-builds", rule=rules.ACCOUNT_ID)

@@ -5,6 +5,7 @@ import pulumi_gcp as gcp
 
 from google_facts.scopes import EVERYTHING
 from infra.core import names
+from infra.core.guard import FIXED, Living
 from infra.layers.gke import pools
 from infra.layers.gke.identity import NodeIdentity
 from infra.layers.gke.settings import GkeSettings
@@ -115,7 +116,7 @@ class TrainingCluster(pulumi.ComponentResource):
         if desired.existing_subnet:
             return desired.existing_subnet
         name = names.fitted(f"{settings[NetworkSettings].name}-{desired.cluster_name}")
-        return gcp.compute.Subnetwork(
+        subnet = gcp.compute.Subnetwork(
             name,
             name=name,
             network=network_id,
@@ -132,7 +133,20 @@ class TrainingCluster(pulumi.ComponentResource):
                 "metadata": "INCLUDE_ALL_METADATA",
             },
             opts=pulumi.ResourceOptions(parent=self),
-        ).id
+        )
+        # Google changes no secondary range that is there, and adds none in a request that removes one
+        # (https://github.com/hashicorp/terraform-provider-google/issues/2570). Another subnet beside this one
+        # would need ranges of its own.
+        fixed = {
+            "gke:clusterName": desired.cluster_name,
+            "gke:region": pools.region(settings),
+            "gke:podsRange": desired.pods_range,
+            "gke:podsRangeName": desired.pods_range_name,
+            "gke:servicesRange": desired.services_range,
+            "gke:servicesRangeName": desired.services_range_name,
+        }
+        Living(FIXED, settings.project, settings.environment, {**fixed}, [subnet], "the cluster's subnet")
+        return subnet.id
 
     def _maintenance(self, desired: GkeSettings) -> gcp.container.ClusterMaintenancePolicyArgsDict:
         policy: gcp.container.ClusterMaintenancePolicyArgsDict = {

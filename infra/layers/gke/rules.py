@@ -238,18 +238,6 @@ def _namespaces(settings: Settings, given: set[str]) -> Iterator[Problem]:
             yield Problem("gke:namespaces", f'"{name}"', rule, "write one of your own")
 
 
-def _empty(settings: Settings, given: set[str]) -> Iterator[Problem]:
-    desired = settings[GkeSettings]
-    for key, values, rule in (
-        ("namespaces", desired.namespaces, "pods of these namespaces alone may use the buckets"),
-        ("nodeRoles", desired.node_roles, "without a role nodes can't write logs and metrics"),
-    ):
-        if not values:
-            yield Problem(
-                f"gke:{key}", "an empty list", rule, "remove it, which is the default, or name some"
-            )
-
-
 RULES: tuple[Relation, ...] = (
     (
         (
@@ -271,7 +259,6 @@ RULES: tuple[Relation, ...] = (
     (("gke:version", "gke:channel", "gke:tpuPools"), _version),
     (("gke:forceDestroy", "gke:artifactBucket"), _given_up),
     (("gke:namespaces",), _namespaces),
-    (("gke:namespaces", "gke:nodeRoles"), _empty),
     (("gke:podsRangeName", "gke:servicesRangeName"), _range_names),
     (("gke:cpuPoolMachineType", "gke:cpuPoolDiskType"), _disk),
 )

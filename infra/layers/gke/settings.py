@@ -1,5 +1,6 @@
 """Settings of the GKE layer."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ from infra.settings import rules
 from infra.settings.schema import STACK_LABELS, labels_setting, setting
 
 _NODES_PER_POOL = 64
+_ROLE = re.compile(r"roles/[A-Za-z][A-Za-z0-9]*(\.[A-Za-z0-9]+)*")
 # Owner of the account that nodes run as.
 NODES = "the GKE nodes'"
 _LABEL = "[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"  # https://www.rfc-editor.org/rfc/rfc1123
@@ -35,7 +37,7 @@ _CPU_MACHINE = rules.Rule(
     "write e.g. n2-standard-4",
 )
 _NODE_ROLE = rules.Rule(
-    lambda role: role.startswith("roles/") and not role.startswith("roles/storage.") and role not in BASIC,
+    lambda role: bool(_ROLE.fullmatch(role)) and not role.startswith("roles/storage.") and role not in BASIC,
     "a role on the project, such as roles/container.defaultNodeServiceAccount; no basic role (owner, editor, "
     "viewer), and none of Cloud Storage, which pods are granted on their buckets",
     "remove it",
@@ -96,6 +98,7 @@ class PoolSettings:
         "how long a node lives, seconds; a flex-start pool's week, unless given",
         default=None,
         rule=rules.between(600, MAX_FLEX_START_S, "s"),
+        example="86400",
     )
     labels: Mapping[str, str] = labels_setting("labels of the machines", STACK_LABELS)
 
@@ -110,8 +113,8 @@ class GkeSettings:
     """A GKE cluster for training, with a node pool for each TPU slice."""
 
     cluster_name: str = setting(
-        "name of the cluster; another one is another cluster, which needs ranges of its own while the first "
-        "is there: take the layer down before",
+        "name of the cluster; another one is another cluster, which would need ranges of its own: take the "
+        "layer down before",
         default="tpu",
         rule=rules.NETWORK_NAME,
     )
@@ -155,12 +158,13 @@ class GkeSettings:
     )
     subnet_range: str = setting("addresses of the nodes", default="10.129.0.0/20", rule=rules.SUBNET_RANGE)
     pods_range: str = setting(
-        "addresses of the pods: a secondary range of the subnet; every node takes a block of it",
+        "addresses of the pods: a secondary range of the subnet, which keeps it and its name for life; every "
+        "node takes a block of it",
         default="192.168.64.0/20",
         rule=rules.PODS_RANGE,
     )
     services_range: str = setting(
-        "addresses of the services: a secondary range of the subnet",
+        "addresses of the services: a secondary range of the subnet, which keeps it and its name for life",
         default="192.168.80.0/20",
         rule=rules.SUBNET_RANGE,
     )
@@ -179,6 +183,7 @@ class GkeSettings:
         "zones of the CPU nodes, where controllers run; the first TPU pool's, unless given",
         default=(),
         rule=rules.ZONE,
+        not_empty="controllers run on CPU nodes",
     )
     cpu_pool_nodes: int = setting("CPU nodes in each of these zones", default=3, rule=rules.between(1, 1000))
     cpu_pool_machine_type: str = setting(
@@ -205,12 +210,16 @@ class GkeSettings:
         "its roles on the project: write logs and metrics; images are granted by repository, by `queue`",
         default=("roles/container.defaultNodeServiceAccount",),
         rule=_NODE_ROLE,
+        not_empty="without a role nodes can't write logs and metrics",
     )
     node_account_users: tuple[str, ...] = setting(
         "who may create nodes that run as it, beside the project's owners", default=(), rule=rules.MEMBER
     )
     namespaces: tuple[str, ...] = setting(
-        "Kubernetes namespaces whose pods may use the buckets", default=("tpu-training",), rule=NAMESPACE
+        "Kubernetes namespaces whose pods may use the buckets",
+        default=("tpu-training",),
+        rule=NAMESPACE,
+        not_empty="pods of these namespaces alone may use the buckets",
     )
     kubernetes_account: str = setting(
         "Kubernetes service account in each of these namespaces that pods run as",

@@ -1,7 +1,10 @@
 """The three dashboards: the fleet, a run, and pipeline with cost."""
 
-from infra.layers.monitoring import metrics
-from infra.layers.monitoring.alerts import mean, spend, summed
+from infra.core.layer import Layer
+from infra.core.watched import BATCH, HOST, LogMetric, mean, summed
+from infra.layers.monitoring.alerts import spend
+from infra.layers.monitoring.metrics import OF as METRIC
+from infra.layers.monitoring.metrics import filter_of
 from infra.layers.monitoring.prices import dollars_per_chip_hour
 from infra.layers.monitoring.widgets import Chart, Dashboard, Incidents, Line, Logs, Score, Widget, WidgetRow
 from infra.settings.schema import Settings
@@ -21,29 +24,31 @@ def _titled(settings: Settings, what: str) -> str:
     return f"TPU {settings.environment}: {what}"
 
 
-def _counted(settings: Settings, title: str, metric: str, by: tuple[str, ...] = ()) -> Chart:
+def _counted(settings: Settings, title: str, metric: LogMetric) -> Chart:
+    by = tuple(metric.labels)[:1]
     label = f"${{labels.{by[0]}}}" if by else title
     return Chart(title, (Line(summed(metric, settings, WINDOW, by), label),), plot="STACKED_BAR")
 
 
 def _measured(settings: Settings, title: str, metric: str) -> Chart:
-    unit = metrics.OF[metric].unit
-    return Chart(title, (Line(mean(metric, settings, WINDOW, NODE), _EACH),), unit)
+    measured = METRIC[metric]
+    return Chart(title, (Line(mean(measured, settings, WINDOW, NODE), _EACH),), measured.unit)
 
 
 def _chips(settings: Settings, by: tuple[str, ...]) -> str:
-    return f"sum{f' by ({by[0]})' if by else ''} ({mean('chips', settings, WINDOW, (*NODE, *by))})"
+    return f"sum{f' by ({by[0]})' if by else ''} ({mean(METRIC['chips'], settings, WINDOW, (*NODE, *by))})"
 
 
 def _fleet(settings: Settings) -> Dashboard:
-    running = f"count({summed('running', settings, WINDOW, NODE)} > 0)"
-    failed = metrics.filter_of(metrics.OF["boot-failed"], settings)
+    running = f"count({summed(METRIC['running'], settings, WINDOW, NODE)} > 0)"
+    up = summed(METRIC["chips"], settings, WINDOW, NODE, "_count")
+    failed = filter_of(METRIC["boot-failed"], settings)
     return Dashboard(
         _titled(settings, "fleet"),
         (
             WidgetRow(8, (
                 Score("Chips that are up", _chips(settings, ()), "{chip}"),
-                Score("Nodes that are up", f"count({summed('chips', settings, WINDOW, NODE, '_count')} > 0)"),
+                Score("Nodes that are up", f"count({up} > 0)"),
                 Score("Nodes with a running job", running),
                 Incidents("Open incidents"),
             )),
@@ -53,12 +58,12 @@ def _fleet(settings: Settings) -> Dashboard:
                 _measured(settings, "Duty cycle (TPU only)", "duty-cycle"),
             )),
             WidgetRow(16, (
-                _counted(settings, "Nodes taken back", "terminations"),
-                _counted(settings, "Creations refused", "creations-refused"),
-                _counted(settings, "Boots that failed", "boot-failed", NODE),
+                _counted(settings, "Nodes taken back", METRIC["terminations"]),
+                _counted(settings, "Creations refused", METRIC["creations-refused"]),
+                _counted(settings, "Boots that failed", METRIC["boot-failed"]),
             )),
             WidgetRow(16, (
-                _counted(settings, "Starts of jobs that failed", "job-failed", NODE),
+                _counted(settings, "Starts of jobs that failed", METRIC["job-failed"]),
                 _measured(settings, "Memory of the chips (TPU only)", "memory"),
             )),
             WidgetRow(16, (Logs("Boots that failed", failed),)),
@@ -68,7 +73,7 @@ def _fleet(settings: Settings) -> Dashboard:
 
 def _run(settings: Settings) -> Dashboard:
     log = f'logName="projects/{settings.project}/logs/{LOG}"'
-    events = f'resource.type="{metrics.HOST}" AND {log} AND jsonPayload.event:*'
+    events = f'resource.type="{HOST}" AND {log} AND jsonPayload.event:*'
     return Dashboard(
         _titled(settings, "run"),
         (
@@ -84,11 +89,19 @@ def _run(settings: Settings) -> Dashboard:
             WidgetRow(16, (
                 _measured(settings, "Since the last step", "step-age"),
                 _measured(settings, "Since the last checkpoint", "checkpoint-age"),
-                _counted(settings, "Checkpoints begun", "checkpoints", NODE),
+                _counted(settings, "Checkpoints begun", METRIC["checkpoints"]),
             )),
             WidgetRow(16, (Logs("Events of runs", events),)),
         ),
     )  # fmt: skip
+
+
+def _declared(settings: Settings, layer: Layer) -> WidgetRow:
+    """Return a row with what a layer has counted."""
+    metrics = layer.hooks.metrics
+    return WidgetRow(
+        16, tuple(_counted(settings, f"{item.about[0].upper()}{item.about[1:]}", item) for item in metrics)
+    )
 
 
 def _pipeline(settings: Settings) -> Dashboard:
@@ -100,15 +113,11 @@ def _pipeline(settings: Settings) -> Dashboard:
         )
     rows = [
         *([WidgetRow(16, priced)] if priced else []),
+        *(_declared(settings, layer) for layer in settings.layers_on if layer.hooks.metrics),
         WidgetRow(16, (
-            _counted(settings, "Runs of the pipeline that failed", "runs-failed", ("outcome",)),
-            _counted(settings, "Sweeps that failed", "sweeps-failed", ("job",)),
-            _counted(settings, "Spark batches that failed", "batches-failed", ("batch",)),
+            _counted(settings, "Access to buckets changed", METRIC["bucket-access-changed"]),
+            _counted(settings, "Buckets made public", METRIC["bucket-public"]),
         )),
-        WidgetRow(16, (
-            _counted(settings, "Access to buckets changed", "bucket-access-changed", ("bucket",)),
-            _counted(settings, "Buckets made public", "bucket-public", ("bucket",)),
-        )),
-        WidgetRow(16, (Logs("Spark batches", f'resource.type="{metrics.BATCH}" AND severity>=WARNING'),)),
+        WidgetRow(16, (Logs("Spark batches", f'resource.type="{BATCH}" AND severity>=WARNING'),)),
     ]  # fmt: skip
     return Dashboard(_titled(settings, "pipeline and cost"), tuple(rows))

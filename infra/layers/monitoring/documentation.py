@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from infra.core.watched import Alert
 from infra.errors import InfraError
-from infra.layers.monitoring.alerts import Alert
 from infra.layers.monitoring.settings import MonitoringSettings
 from infra.layers.storage.settings import StorageSettings
 from infra.settings.schema import Settings

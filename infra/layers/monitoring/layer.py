@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 from infra.core.layer import Hooks, Layer, deferred
 from infra.core.lookup import Lookup
 from infra.core.providers import gcp
+from infra.core.watched import full_name
 from infra.google.failures import Kind, classify
 from infra.google.measured import UNKNOWN
 from infra.google.role import Role
-from infra.layers.monitoring.metrics import METRICS, full_name
+from infra.layers.monitoring import metrics
 from infra.layers.monitoring.outputs import MonitoringOutputs
-from infra.layers.monitoring.rules import RULES, channel, made
-from infra.layers.monitoring.settings import ChannelSettings, MonitoringSettings
+from infra.layers.monitoring.rules import RULES, alert, channel, made
+from infra.layers.monitoring.settings import AlertSettings, ChannelSettings, MonitoringSettings
 from infra.layers.storage.settings import StorageSettings
 from infra.prices.row import PriceRow, Rate, rate, row
 from infra.settings.schema import Settings
@@ -42,11 +43,11 @@ def _services(settings: Settings) -> tuple[str, ...]:
 
 def _at_google(settings: Settings) -> dict[str, str]:
     """Return the resources whose names the settings determine; Google names all others."""
-    metrics = [full_name(metric.name, settings) for metric in METRICS]
+    names = [full_name(metric.name, settings) for metric in metrics.of(settings.layers_on)]
     topics = [f"projects/{settings.project}/topics/{topic}" for topic in _topics(settings)]
     log = f"https://logging.googleapis.com/v2/projects/{settings.project}/metrics"
     return {
-        **{name: f"{log}/{name}" for name in metrics},
+        **{name: f"{log}/{name}" for name in names},
         **{topic: f"https://pubsub.googleapis.com/v1/{topic}" for topic in topics},
     }
 
@@ -134,7 +135,7 @@ LAYER = Layer(
     reads=("storage",),
     settings=MonitoringSettings,
     rules=RULES,
-    record_rules={ChannelSettings: channel},
+    record_rules={ChannelSettings: channel, AlertSettings: alert},
     roles=_ROLES,
     services=_services,
     providers={"gcp": _gcp},

@@ -1,49 +1,20 @@
 """Metrics that Cloud Logging makes of log entries: `logging.googleapis.com/user/tpu-ENVIRONMENT-NAME`.
 
-A metric without a value counts entries; one with a value is a distribution of it, whose mean a query gets as
-sum over count. Filters are of https://cloud.google.com/logging/docs/view/logging-query-language. Events are
-docs/architecture.md's; audit entries are those of
-https://cloud.google.com/logging/docs/audit/understanding-audit-logs.
+Other layers declare theirs in their `hooks.metrics`. Events are docs/architecture.md's; audit entries are
+those of https://cloud.google.com/logging/docs/audit/understanding-audit-logs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 
 from infra.core.environment import all_buckets
+from infra.core.layer import Layer
+from infra.core.watched import AUDIT, BUCKET, HOST, LogMetric
 from infra.settings.schema import Settings
 from infra.slices.names import LOG, VITALS_LOG
 
-HOST, AUDIT, BUCKET, BATCH = "generic_node", "audited_resource", "gcs_bucket", "cloud_dataproc_batch"
-FUNCTION, SCHEDULE = "cloud_run_revision", "cloud_scheduler_job"
-"""Monitored resources of the entries: https://cloud.google.com/monitoring/api/resources."""
 NODE = {"node": "EXTRACT(labels.node)"}
-
-
-@dataclass(frozen=True, kw_only=True)
-class LogMetric:
-    """A metric.
-
-    Attributes:
-        name: last part of its name.
-        about: what it counts, or is the distribution of.
-        resource: type of the entries' resource.
-        filter: which entries, beside the resource; `{log}`, `{vitals}` and `{buckets}` are filled in.
-        labels: label → extractor.
-        value: extractor of the value, for a distribution.
-        unit: of the value, in UCUM.
-        hardware: whether only hosts with chips report the value.
-    """
-
-    name: str
-    about: str
-    resource: str
-    filter: str
-    labels: Mapping[str, str] = field(default_factory=dict)
-    value: str = ""
-    unit: str = "1"
-    hardware: bool = False
 
 
 def _event(kind: str, log: str = "log") -> str:
@@ -146,45 +117,13 @@ METRICS = (
         filter=f'{_ACCESS} AND {_DELTAS}.action="ADD" AND {_DELTAS}.member=~"^all(Authenticated)?Users$"',
         labels={"bucket": "EXTRACT(resource.labels.bucket_name)"},
     ),
-    LogMetric(
-        name="batches-failed",
-        about="Spark batches that failed, or were ended",
-        resource=FUNCTION,
-        filter='jsonPayload.event="pipeline_batch"',
-        labels={"batch": "EXTRACT(jsonPayload.batch)"},
-    ),
-    LogMetric(
-        name="runs-failed",
-        about="runs of the pipeline that failed, or that its function couldn't advance",
-        resource=FUNCTION,
-        filter='jsonPayload.event:"pipeline_" AND severity>=ERROR',
-        labels={"outcome": "EXTRACT(jsonPayload.outcome)"},
-    ),
-    LogMetric(
-        name="sweeps-failed",
-        about="calls of a scheduled job that failed: the pipeline's sweep",
-        resource=SCHEDULE,
-        filter="severity>=ERROR",
-        labels={"job": "EXTRACT(resource.labels.job_id)"},
-    ),
 )
 OF = {metric.name: metric for metric in METRICS}
 
 
-def full_name(metric: str, settings: Settings) -> str:
-    """Return the metric's name in Cloud Logging."""
-    return f"tpu-{settings.environment}-{metric}"
-
-
-def metric_type(metric: str, settings: Settings) -> str:
-    """Return the metric's type in Cloud Monitoring."""
-    return f"logging.googleapis.com/user/{full_name(metric, settings)}"
-
-
-def promql_name(metric: str, settings: Settings) -> str:
-    """Return the metric's name in PromQL: https://cloud.google.com/monitoring/promql/promql-mapping."""
-    domain, _, rest = metric_type(metric, settings).partition("/")
-    return ":".join("".join(c if c.isalnum() else "_" for c in part) for part in (domain, rest))
+def of(layers: Iterable[Layer]) -> tuple[LogMetric, ...]:
+    """Return the metrics above, and those that layers declare."""
+    return (*METRICS, *(metric for layer in layers for metric in layer.hooks.metrics))
 
 
 def filter_of(metric: LogMetric, settings: Settings) -> str:

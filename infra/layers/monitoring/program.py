@@ -8,13 +8,12 @@ import pulumi
 import pulumi_gcp as gcp
 
 from infra.core import names, upstream
+from infra.core.watched import Alert, Count, LogMetric, full_name, metric_type
 from infra.google.measured import wait_until_it_is_known
 from infra.layers.monitoring import commands, documentation, metrics
-from infra.layers.monitoring.alerts import Alert, Count
 from infra.layers.monitoring.budget import Budget
 from infra.layers.monitoring.channels import Channels
 from infra.layers.monitoring.dashboards import dashboards
-from infra.layers.monitoring.metrics import LogMetric
 from infra.layers.monitoring.outputs import MonitoringOutputs
 from infra.layers.monitoring.rules import made
 from infra.layers.monitoring.settings import MonitoringSettings
@@ -35,7 +34,7 @@ class Metrics(pulumi.ComponentResource):
     def __init__(self, settings: Settings, opts: pulumi.ResourceOptions):
         super().__init__("tpu:monitoring:Metrics", "metrics", None, opts)
         child = pulumi.ResourceOptions(parent=self)
-        self.metrics = [self._metric(metric, settings, child) for metric in metrics.METRICS]
+        self.metrics = [self._metric(metric, settings, child) for metric in metrics.of(settings.layers_on)]
         self.register_outputs({})
 
     @staticmethod
@@ -50,7 +49,7 @@ class Metrics(pulumi.ComponentResource):
             described["labels"] = [{"key": key, "value_type": "STRING"} for key in metric.labels]
         return gcp.logging.Metric(
             metric.name,
-            name=metrics.full_name(metric.name, settings),
+            name=full_name(metric.name, settings),
             description=metric.about,
             filter=metrics.filter_of(metric, settings),
             metric_descriptor=described,
@@ -71,9 +70,9 @@ def _conditions(alert: Alert, settings: Settings, threshold: float) -> Any:
 def _after_metrics(alert: Alert, settings: Settings) -> pulumi.ResourceHookBinding | None:
     """Let an alert wait until Monitoring knows the metrics of ours that its thresholds are on."""
     needed = [
-        metrics.metric_type(condition.metric, settings)
+        metric_type(condition.metric.name, settings)
         for condition in alert.conditions.values()
-        if isinstance(condition, Count) and condition.metric in metrics.OF
+        if isinstance(condition, Count) and isinstance(condition.metric, LogMetric)
     ]
 
     async def wait(_: pulumi.ResourceHookArgs) -> None:

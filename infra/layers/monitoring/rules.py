@@ -4,11 +4,13 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 from typing import Any
 
+from infra.core.watched import Alert
 from infra.errors import Problem
 from infra.layers.monitoring import alerts
 from infra.layers.monitoring.prices import unpriced
-from infra.layers.monitoring.settings import ChannelSettings, MonitoringSettings
+from infra.layers.monitoring.settings import AlertSettings, ChannelSettings, MonitoringSettings
 from infra.settings.schema import Relation, Settings
+from infra.settings.unread import ReadWith, unread
 
 _MOST_CHANNELS = 16  # https://cloud.google.com/monitoring/quotas
 MOST_EMAILS = 5
@@ -28,13 +30,23 @@ def channel(
     return item, [Problem(path, kinds, f"a channel is one of {', '.join(KINDS)}", "write exactly one")]
 
 
-def made(settings: Settings) -> list[tuple[alerts.Alert, float, tuple[str, ...]]]:
+def alert(path: str, item: AlertSettings, text: dict[str, Any], bad: set[str]) -> tuple[Any, list[Problem]]:
+    """Return an item of `monitoring:alerts`; one that isn't made has a name alone."""
+    unread = [] if item.enabled else [key for key in ("threshold", "channels") if key in text]
+    rule = "an alert with enabled: false isn't made"
+    return item, [
+        Problem(f"{path}.{key}", "a value that nothing reads", rule, "remove it, or enabled: false")
+        for key in unread
+    ]
+
+
+def made(settings: Settings) -> list[tuple[Alert, float, tuple[str, ...]]]:
     """Return the alerts of an environment: each with its threshold and the channels that it goes to."""
     monitoring = settings[MonitoringSettings]
     given = {alert.name: alert for alert in monitoring.alerts}
     every = tuple(channel.name for channel in monitoring.channels)
     enabled = []
-    for alert in alerts.ALERTS if monitoring.alerting else ():
+    for alert in alerts.of(settings.layers_on).values() if monitoring.alerting else ():
         own = given.get(alert.name)
         if own and not own.enabled:
             continue
@@ -48,6 +60,7 @@ def _listed(settings: Settings, given: set[str]) -> Iterator[Problem]:
     if monitoring is None:
         return
     known = [item.name for item in monitoring.channels]
+    declared = alerts.of(settings.layers)
     for number, name in enumerate(known):
         if name in known[:number]:
             rule = "each channel has its own name"
@@ -55,12 +68,12 @@ def _listed(settings: Settings, given: set[str]) -> Iterator[Problem]:
     names = [item.name for item in monitoring.alerts]
     for number, item in enumerate(monitoring.alerts):
         path = f"monitoring:alerts[{number}]"
-        alert = alerts.OF.get(item.name)
+        alert = declared.get(item.name)
         if item.name in names[:number]:
             yield Problem(f"{path}.name", f'"{item.name}" again', "each alert is listed once", "join the two")
         if alert is None:
-            near = get_close_matches(item.name, alerts.OF, 1)
-            rule = f"the alerts are {', '.join(alerts.OF)}"
+            near = get_close_matches(item.name, declared, 1)
+            rule = f"the alerts are {', '.join(declared)}"
             fix = f"perhaps {near[0]}" if near else "remove it"
             yield Problem(f"{path}.name", f'"{item.name}"', rule, fix)
         elif item.threshold is not None and not alert.low <= item.threshold <= alert.high:
@@ -138,4 +151,14 @@ RULES: tuple[Relation, ...] = (
     ((*_ALERTS, "monitoring:alerting"), _notified),
     ((*_ALERTS, "monitoring:alerting", "tpu:slices", "tpu:zones"), _priced),
     (("monitoring:billingAccount", "monitoring:budgetPerMonth", "monitoring:channels"), _budget),
+    unread(
+        "monitoring",
+        MonitoringSettings,
+        ReadWith(("alerts", "runbooks"), "alerting: true", lambda item: item.alerting),
+        ReadWith(
+            ("channels",),
+            "alerting: true or a budget",
+            lambda item: item.alerting or item.billing_account or not item.channels,
+        ),
+    ),
 )

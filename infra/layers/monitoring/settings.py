@@ -39,7 +39,9 @@ _BILLING = rules.pattern(
     "copy it from `gcloud billing accounts list`",
 )
 _BASE = rules.pattern(
-    r"https://[^\s?#]+[^\s?#/]", "an https URL without a slash at its end", "write that of docs/runbooks"
+    r"https://(?![^/]*@)[^\s?#]{1,500}[^\s?#/]",
+    "an https URL without a user, or a slash at its end",
+    "write that of docs/runbooks",
 )
 
 
@@ -65,7 +67,11 @@ class AlertSettings:
     threshold: float | None = setting(
         "from where on it fires; its own, unless given: docs/monitoring.md", default=None
     )
-    channels: tuple[str, ...] = setting("names of channels that it goes to; all, unless given", default=())
+    channels: tuple[str, ...] = setting(
+        "names of channels that it goes to; all, unless given",
+        default=(),
+        not_empty="an alert goes to some channel",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,4 +99,8 @@ class MonitoringSettings:
         "of the price book; 50, 90 and 100 % of it are notified",
         default=None,
         rule=rules.between(1, 1_000_000_000, "a month"),
+        formerly=(
+            "budgetDollarsPerMonth",
+            "that amount was in dollars, this one is in the billing account's currency",
+        ),
     )

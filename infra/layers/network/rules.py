@@ -9,6 +9,7 @@ from infra.errors import Problem
 from infra.layers.network.names import DEFAULT_RANGES, subnet_ranges
 from infra.layers.network.settings import NetworkSettings
 from infra.settings.schema import Relation, Settings
+from infra.settings.unread import ReadWith, unread
 from infra.slices import nodes
 from infra.slices.paths import HOSTS, ZONES
 
@@ -161,4 +162,9 @@ RULES: tuple[Relation, ...] = (
     (("network:existingSubnets",), _subnet_ids),
     (("network:existingSubnets", "network:existingNetwork"), _host_project),
     (("network:sshSourceRanges",), _ssh_ranges),
+    unread(
+        "network",
+        NetworkSettings,
+        ReadWith(("sshSourceRanges",), "manageFirewall: true", lambda item: item.manage_firewall),
+    ),
 )

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,11 +13,11 @@ from typing import TYPE_CHECKING
 
 from infra.catalog import CATALOG, SliceType
 from infra.core.layer import up_command
-from infra.errors import InfraError, Problem
+from infra.errors import Problem
 from infra.layers.gke.settings import GkeSettings
 from infra.layers.pipeline import paths
 from infra.layers.pipeline.settings import NO_TRAINING, PipelineSettings
-from infra.layers.queue.jobs.submission import JobRequest, observed, submission
+from infra.layers.queue.jobs.submission import JobRequest, SubmissionError, observed, submission
 from infra.layers.queue.settings import QueueSettings
 from infra.layers.queue.team import planned_pools
 from infra.settings import commands
@@ -29,6 +30,12 @@ if TYPE_CHECKING:
 
 VERTEX_MACHINES = {1: "ct6e-standard-1t", 4: "ct6e-standard-4t", 8: "ct6e-standard-8t"}
 """Machine types of custom jobs, by chips."""
+# A problem of a job, as `tpu job submit` words it, in the words of settings.
+_SETTINGS = {
+    "--slice": "pipeline:trainSlice", "--pool": "pipeline:trainSlice", "--image": "queue:image",
+    "-- PROGRAM": "pipeline:trainRun",
+}  # fmt: skip
+_OF_POOL = re.compile(r"--pool \S+ \((\S+)\)")
 _RUN = "r0"  # an example, for rules
 _FOLDER = f"{paths.TOKENS}/{_RUN}/0"
 
@@ -174,5 +181,7 @@ def _jobset_problems(
         submission(
             _published(settings), JobRequest(team.name, words, name="tokens", size=desired.train_slice)
         )
-    except InfraError as error:
-        yield Problem("pipeline:trainSlice", f'"{desired.train_slice}"', str(error), "correct it")
+    except SubmissionError as error:
+        for problem in error.problems:
+            fix = _OF_POOL.sub(r"pipeline:trainSlice: \1", problem.fix)
+            yield replace(problem, path=_SETTINGS.get(problem.path, problem.path), fix=fix)

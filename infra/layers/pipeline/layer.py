@@ -7,9 +7,15 @@ from collections.abc import Iterable
 from infra.catalog import region_of
 from infra.core.layer import Acting, Hooks, Layer, Named, Place, deferred
 from infra.core.providers import GOOGLE
+<<<<<<< HEAD
 from infra.google.quotas import Use, cpus
 from infra.google.role import Role, act_as
 from infra.layers.pipeline import access, paths
+=======
+from infra.google.quotas import Use, build_cpus, cpus
+from infra.google.role import Role
+from infra.layers.pipeline import access, paths, watched
+>>>>>>> main
 from infra.layers.pipeline.names import scratch_bucket
 from infra.layers.pipeline.outputs import PipelineOutputs
 from infra.layers.pipeline.rules import RULES
@@ -48,7 +54,9 @@ def _places(settings: Settings) -> Iterable[Place]:
 def _quotas(settings: Settings) -> Iterable[Use]:
     desired = settings[PipelineSettings]
     cores = desired.driver_cores + desired.max_executors * desired.executor_cores
-    yield Use(cpus(paths.region(settings)), cores, "a batch of the pipeline uses at most")
+    region = paths.region(settings)
+    yield Use(cpus(region), cores, "a batch of the pipeline uses at most")
+    yield Use(build_cpus(region, "storage:location"), 1, "a build of the pipeline's function needs")
 
 
 def _at_google(settings: Settings) -> dict[str, str]:
@@ -192,7 +200,15 @@ LAYER = Layer(
         "gcp:cloudscheduler/job:Job": "projects/{project}/locations/{region}/jobs/{name}",
     },
     hooks=Hooks(
+<<<<<<< HEAD
         acting=_ACTING, missing_grant=access.of_the_build, transient_errors=_TRANSIENT_ERRORS, quotas=_quotas
+=======
+        missing_grant=access.of_the_build,
+        transient_errors=_TRANSIENT_ERRORS,
+        quotas=_quotas,
+        metrics=watched.METRICS,
+        alerts=watched.ALERTS,
+>>>>>>> main
     ),
     program=deferred(f"{__package__}.program"),
 )

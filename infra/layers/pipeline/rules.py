@@ -9,8 +9,9 @@ from infra.errors import Problem
 from infra.layers.network.names import subnet_ranges
 from infra.layers.network.settings import NetworkSettings
 from infra.layers.pipeline import changes, paths, price, spark
-from infra.layers.pipeline.settings import PipelineSettings
+from infra.layers.pipeline.settings import NO_TRAINING, PipelineSettings
 from infra.settings.schema import Relation, Settings
+from infra.settings.unread import ReadWith, unread
 from infra.slices import nodes
 
 _ADDRESSES_KEPT = 4
@@ -58,27 +59,14 @@ def _training(settings: Settings, given: set[str]) -> Iterator[Problem]:
         yield from problems(settings)
 
 
-def _code(settings: Settings, given: set[str]) -> Iterator[Problem]:
+def _domain(settings: Settings, given: set[str]) -> Iterator[Problem]:
     desired = settings.get(PipelineSettings)
-    if desired and desired.existing_raw_bucket and "pipeline:rawNearlineDays" in given:
-        fix = "remove it, or set it on the bucket"
-        yield Problem("pipeline:rawNearlineDays", "a value beside existingRawBucket",
-                      "an existing bucket isn't changed", fix)  # fmt: skip
-
-
-def _unused(settings: Settings, given: set[str]) -> Iterator[Problem]:
-    """Yield values that nothing reads: their author expects that they do something."""
-    desired = settings.get(PipelineSettings)
-    if desired is None:
-        return
-    for key, used, beside in (
-        ("trainZone", desired.train == "fleet", "train: fleet"),
-        ("trainTeam", desired.train == "jobset", "train: jobset"),
-        ("trainImage", desired.train == "vertex", "train: vertex"),
-    ):
-        if f"pipeline:{key}" in given and not used:
-            rule = f"it is read with {beside} alone"
-            yield Problem(f"pipeline:{key}", f"a value without {beside}", rule, f"remove it, or add {beside}")
+    if desired and "." in desired.raw_bucket_name and not desired.existing_raw_bucket:
+        yield Problem(
+            "pipeline:rawBucketName", f'"{desired.raw_bucket_name}"',
+            "a bucket that is named by a domain is made by who has verified the domain",
+            "make it, and add pipeline:existingRawBucket: true; or write a name without dots",
+        )  # fmt: skip
 
 
 _SPARK = tuple(
@@ -111,7 +99,20 @@ RULES: tuple[Relation, ...] = (
         (*_TRAIN, "fleet:dollarsPerHour", "tpu:slices", "tpu:zones", "gke:tpuPools"),
         price.budget_problems,
     ),
-    (("pipeline:existingRawBucket", "pipeline:rawNearlineDays"), _code),
-    (("pipeline:train",), _unused),
+    (("pipeline:rawBucketName", "pipeline:existingRawBucket"), _domain),
+    unread(
+        "pipeline",
+        PipelineSettings,
+        ReadWith(("trainZone", "trainSpot"), "train: fleet", lambda item: item.train == "fleet"),
+        ReadWith(("trainTeam",), "train: jobset", lambda item: item.train == "jobset"),
+        ReadWith(("trainImage",), "train: vertex", lambda item: item.train == "vertex"),
+        ReadWith(
+            ("trainRun", "trainSlice", "trainHours"),
+            "train: fleet, jobset or vertex",
+            lambda item: item.train != NO_TRAINING,
+        ),
+        ReadWith(("minExecutors",), "dynamicAllocation: true", lambda item: item.dynamic_allocation),
+        ReadWith(("rawNearlineDays",), "existingRawBucket: false", lambda item: not item.existing_raw_bucket),
+    ),
     (("pipeline:changes",), changes.problems),
 )

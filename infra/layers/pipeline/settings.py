@@ -17,9 +17,12 @@ _NAME = rules.pattern(
     "4 to 21 lowercase letters, digits and hyphens (others add to it), first a letter, last no hyphen",
     "rename it",
 )
-_OBJECT = rules.pattern(r"gs://[a-z0-9][\w.-]*/[\w./-]{1,200}\.toml", "", "")
+_OBJECT = rules.pattern(r"gs://[^/]+/(?!/|\.)(?!.*(//|/\.))[\w./-]{1,200}\.toml", "", "")
 _CONFIG = Rule(
-    lambda value: value in commands.PREPROCESSES or _OBJECT.ok(value),
+    lambda value: (
+        value in commands.PREPROCESSES
+        or (_OBJECT.ok(value) and rules.DOMAIN_BUCKET_NAME.ok(value.split("/")[2]))
+    ),
     f"gs://BUCKET/OBJECT.toml that Spark's account may read, or packaged: {', '.join(commands.PREPROCESSES)}",
     f"write {commands.PREPROCESSES[0]}, and what differs as pipeline:changes",
 )

@@ -30,7 +30,9 @@ class QueueSettings:
     """JobSet and Kueue on the cluster, and the teams that submit jobs."""
 
     teams: tuple[TeamSettings, ...] = setting(
-        "the teams: a namespace and a queue each", example="[{name: vision}]"
+        "the teams: a namespace and a queue each",
+        example="[{name: vision}]",
+        not_empty="jobs are submitted by teams",
     )
     kueue_image: str = setting(
         "image of Kueue's controller; one of registry.k8s.io is pulled by a remote repository of ours",

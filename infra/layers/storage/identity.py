@@ -39,5 +39,8 @@ class TrainingIdentity(Account):
         for (name, bucket), role in product(buckets.items(), BUCKET_ROLES):
             which = "-steps" if name == steps_bucket(settings) else ""
             self.bucket_role(name, role, after=[bucket], name=which)
-        for role in (*PROJECT_ROLES, *([BOARD_ROLE] if storage.tensorboard else [])):
+        for role in PROJECT_ROLES:
             self.project_role(role)
+        if storage.tensorboard:
+            self.after = pulumi.ResourceOptions.merge(self.after, pulumi.ResourceOptions(protect=False))
+            self.project_role(BOARD_ROLE)  # it goes with its setting

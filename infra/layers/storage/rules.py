@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from infra.errors import Problem
 from infra.layers.storage.settings import StorageSettings
 from infra.settings.schema import Relation, Settings
+from infra.settings.unread import ReadWith, unread
 
 
 def _versioning(settings: Settings, given: set[str]) -> Iterator[Problem]:
@@ -83,5 +84,10 @@ RULES: tuple[Relation, ...] = (
     (
         ("storage:controllerAccountId", "storage:controllerAccountUsers"),
         _controller_account,
+    ),
+    unread(
+        "storage",
+        StorageSettings,
+        ReadWith(("noncurrentVersionDays",), "versioning: true", lambda item: item.versioning),
     ),
 )

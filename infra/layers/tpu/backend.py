@@ -18,13 +18,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SliceResources:
-    """Resources that a slice uses, as ids `projects/…` (other spellings would replace it on every up)."""
+    """Resources that a slice uses, as ids `projects/…` (other spellings would replace it on every up).
+
+    `acting`: what a node waits for before it is made.
+    """
 
     network_id: pulumi.Input[str]
     subnet_id: pulumi.Input[str]
     data_disk_id: pulumi.Input[str] | None
     service_account_email: pulumi.Input[str]
     secure_boot: bool
+    acting: pulumi.ResourceHookBinding | None = None
 
 
 @dataclass(frozen=True)

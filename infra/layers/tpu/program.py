@@ -6,10 +6,13 @@ from typing import Any
 import pulumi
 
 from infra.core import upstream
+from infra.google.acting import once_it_may_act
 from infra.layers.data.outputs import DataOutputs
 from infra.layers.data.settings import DataSettings
 from infra.layers.network.outputs import NetworkOutputs
+from infra.layers.storage.names import service_account_email
 from infra.layers.storage.outputs import StorageOutputs
+from infra.layers.storage.settings import StorageSettings
 from infra.layers.tpu import bundle
 from infra.layers.tpu.backend import SliceResources
 from infra.layers.tpu.mark import StackMark
@@ -75,6 +78,8 @@ def _places(settings: Settings, storage: StorageOutputs) -> Callable[[Node], Sli
     network = upstream.read(NetworkOutputs, settings)
     data = settings.get(DataSettings)
     disks = upstream.read(DataOutputs, settings) if data and data.snapshot else None
+    users = settings[StorageSettings].service_account_users
+    acting = once_it_may_act(settings.project, [service_account_email(settings)], users)
 
     def place(node: Node) -> SliceResources:
         return SliceResources(
@@ -83,6 +88,7 @@ def _places(settings: Settings, storage: StorageOutputs) -> Callable[[Node], Sli
             data_disk_id=None if disks is None else disks.disk_ids[node.zone],
             service_account_email=storage.service_account_email,
             secure_boot=settings[TpuSettings].secure_boot,
+            acting=acting,
         )
 
     return place

@@ -37,7 +37,11 @@ class V2VmBackend:
             opts=pulumi.ResourceOptions.merge(
                 opts,
                 # A node keeps its name, so the old one must go before the new one comes.
-                pulumi.ResourceOptions(delete_before_replace=True, custom_timeouts=timeouts(node.kind.hosts)),
+                pulumi.ResourceOptions(
+                    delete_before_replace=True,
+                    custom_timeouts=timeouts(node.kind.hosts),
+                    hooks=place.acting,
+                ),
             ),
         )
         return Created(

@@ -193,6 +193,7 @@ class FrontDoor:
                 resource = method.resource(call) if method.resource else f"projects/{self._world.project}"
                 prefix = method.list_prefix(call) if method.list_prefix else ""
                 self._iam.require(call.principal, method.permission, resource, prefix)
+            places.require_allowed(call, self._world)
             answer = await method.handler(call)
         except ApiError as error:
             if audited:

@@ -113,8 +113,8 @@ class ServiceUsage:
             "services.list": (self._list, "services.list"),
             "services.get": (self._get, "services.get"),
             "services.batchGet": (self._batch_get, "services.get"),
-            "services.enable": (self._switch, "services.enable"),
-            "services.batchEnable": (self._batch_enable, "services.enable"),
+            "services.enable": (self._switch, None),  # refused in words of its own
+            "services.batchEnable": (self._batch_enable, None),
             "services.disable": (self._switch, "services.disable"),
             "services.generateServiceIdentity": (self._identity, "services.enable"),
             "services.consumerQuotaMetrics.list": (self._quota_metrics, "quotas.get"),
@@ -171,6 +171,8 @@ class ServiceUsage:
         verb = call.method_id.rpartition(".")[2]
         batch: list[str] = (call.body or {}).get("serviceIds", [])
         names = batch or [self._named(call.path["name"])]
+        if verb != "disable":
+            self._require_enable(call.principal, names)
 
         async def work() -> JsonObject:
             await self._world.clock.sleep(_CHANGE_S)
@@ -184,6 +186,22 @@ class ServiceUsage:
             return {"services": services} if batch else {"service": services[0]}
 
         return self._start(call, f"{verb[0].upper()}{verb[1:]}Service{'s' if batch else ''}Response", work)
+
+    def _require_enable(self, principal: str, names: Iterable[str]) -> None:
+        """Raise ApiError 403 unless the principal may enable services, with a line for each.
+
+        https://github.com/GoogleCloudPlatform/cloud-foundation-fabric/issues/2985
+        """
+        permission = "serviceusage.services.enable"
+        if self._iam is None or self._iam.holds(principal, permission, f"projects/{self._world.project}"):
+            return
+        text = "\n".join(f"Permission denied to enable service [{name}]" for name in names)
+        info: JsonObject = {
+            "@type": "type.googleapis.com/google.rpc.ErrorInfo",
+            "reason": "AUTH_PERMISSION_DENIED",
+            "domain": "serviceusage.googleapis.com",
+        }
+        raise ApiError(403, "PERMISSION_DENIED", text, reason="forbidden", details=[info])
 
     def _enable(self, name: str, since: float) -> None:
         self._enabled.setdefault(name, since)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+from google_facts import builds
 from infra.doctor.finding import MISSING, OK
 from infra.doctor.quotas import UNLIMITED, check, limit_of, listed
 from infra.engine.settings import parse
 from infra.google.client import Client
 from infra.google.quotas import Quota, chips, gke_chips
 from infra.layers.gke.layer import LAYER
+from infra.layers.pipeline.layer import LAYER as PIPELINE
 from infra.settings.sources import as_pulumi_hands_it_over
 from rehearsal.cloud.services.tpu.quotas import Quotas
 from tests.infra.recording import BASE
@@ -84,3 +86,16 @@ def test_limits_that_google_leaves_out_or_does_not_know() -> None:
     assert of(current, {"effectiveLimit": "8"}, {"dimensions": {"zone": "us-east5-a"}}) == 8
     assert of(current, {"effectiveLimit": "-1"}) == UNLIMITED
     assert of(chips("zone", "us-east5-b", spot=True), {"effectiveLimit": "8"}) is None
+
+
+def test_a_region_in_which_a_project_may_not_build_is_told_with_those_in_which_it_may() -> None:
+    values = {**BASE, "pipeline:rawBucketName": "my-project-raw"}
+    uses = list(PIPELINE.hooks.quotas(parse("dev", as_pulumi_hands_it_over(values, "f"), "f")))
+    google = Project()
+    assert {item.state for item in check(cast(Client, google), [], uses, "quota")} == {OK}
+    google.quotas.set(builds.TITLE, "us-east5", 0)
+    _, item = check(cast(Client, google), [], uses, "quota")
+    assert (item.state, item.what) == (MISSING, "quota us-east5")
+    assert item.detail.endswith("a build of the pipeline's function needs 1 CPUs, allowed are 0")
+    assert "another storage:location; no project is restricted in" in item.fix
+    assert "us-central1" in item.fix

@@ -25,6 +25,11 @@ SAID = [
     ),
     ("Quota 'TPUV5sPreemptibleLitepodPerProjectPerRegionForTPUAPI' exhausted. Limit 10000", Kind.QUOTA),
     (
+        "Error code 9, message: failed precondition: due to quota restrictions, cannot run builds in this"
+        " region, see https://cloud.google.com/build/docs/locations#restricted_regions_for_some_projects",
+        Kind.QUOTA,
+    ),
+    (
         "googleapi: Error 429: Quota exceeded for quota metric 'Maximum number of CreateNode requests' and"
         " limit 'Maximum number of CreateNode requests per minute' of service 'tpu.googleapis.com'",
         Kind.RATE,
@@ -107,6 +112,50 @@ def test_a_permission_names_the_role(message: str, role: str) -> None:
     result = classify(message)
     assert result.kind is Kind.PERMISSION
     assert f"logged in as {role}" in with_roles(result.fix)
+
+
+ENABLE = "gcloud services enable {} --project=PROJECT"
+
+
+@pytest.mark.parametrize(
+    ("message", "kind", "fixes"),
+    [
+        (
+            "googleapi: Error 403: Cloud TPU API has not been used in project 1 before or it is disabled."
+            " Enable it by visiting https://console.developers.google.com/apis/api/tpu.googleapis.com/overview?project=1",
+            Kind.API_OFF,
+            ["tpu up ENV storage", ENABLE.format("tpu.googleapis.com")],
+        ),
+        (
+            "googleapi: Error 403: Permission denied to enable service [tpu.googleapis.com]\n"
+            "Permission denied to enable service [iam.googleapis.com]\n"
+            'Details: [{"domain": "serviceusage.googleapis.com", "reason": "AUTH_PERMISSION_DENIED"}]',
+            Kind.PERMISSION,
+            [
+                f"an owner runs: {ENABLE.format('tpu.googleapis.com iam.googleapis.com')}",
+                "roles/serviceusage.serviceUsageAdmin, which holds serviceusage.services.enable",
+            ],
+        ),
+        (
+            "googleapi: Error 403: Request is disallowed by organization's"
+            " constraints/gcp.restrictServiceUsage constraint for 'projects/1' attempting to use service"
+            " 'tpu.googleapis.com'.",
+            Kind.POLICY,
+            [
+                "(roles/orgpolicy.policyAdmin) lets the project use tpu.googleapis.com",
+                "gcloud org-policies describe gcp.restrictServiceUsage --effective --project=PROJECT",
+            ],
+        ),
+    ],
+    ids=["off", "may not be enabled", "may not be used"],
+)
+def test_a_service_that_cannot_be_called_is_named_with_the_next_command(
+    message: str, kind: Kind, fixes: list[str]
+) -> None:
+    failure = classify(message)
+    assert failure.kind is kind
+    for fix in fixes:
+        assert fix in with_roles(failure.fix)
 
 
 def test_only_a_404_is_missing() -> None:

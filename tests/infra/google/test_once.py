@@ -13,7 +13,7 @@ import requests
 
 from fleet.adhoc import AdHoc, Phase
 from fleet.google import Google
-from infra.core.guard import RUNS, LivingError, refuse, refuse_change
+from infra.core.guard import FIXED, RUNS, LivingError, refuse, refuse_change
 from infra.engine.settings import parse
 from infra.errors import CommandError
 from infra.google.client import Client, RequestError
@@ -225,6 +225,22 @@ def test_the_kind_of_training_isnt_changed_under_a_run_that_trains(
     for run in ("r4", "r5"):
         recorded(cloud, run, b'{"outcome": "cancelled"}')
     refuse_change(guard("fleet"), guard("none"))
+
+
+def test_what_a_resource_keeps_for_life_is_refused_in_the_plan() -> None:
+    def guard(**labels: str) -> dict[str, Any]:
+        kept = {"gke:podsRange": "10.0.0.0/20", "gke:servicesRange": "10.1.0.0/20", **labels}
+        return {"what": FIXED, "environment": "dev", "namespace": "the cluster's subnet", "labels": kept}
+
+    refuse_change(guard(), guard())
+    with pytest.raises(LivingError) as refused:
+        refuse_change(guard(), guard(**{"gke:podsRange": "10.2.0.0/20"}))
+    assert str(refused.value) == (
+        "gke:podsRange: 10.0.0.0/20 -> 10.2.0.0/20: it can't be changed while the cluster's subnet is there\n"
+        "    fix: write gke:podsRange: 10.0.0.0/20; or, to have it anew: tpu down dev gke, "
+        "then tpu up dev gke"
+    )
+    refuse(FIXED, PROJECT, "dev", {})  # nothing lives by it: it stands against no destroy
 
 
 @pytest.mark.parametrize(("labels", "message"), [

@@ -16,7 +16,7 @@ from pulumi.output import Unknown
 from infra.engine.enforce import enforce
 from infra.engine.settings import parse
 from infra.errors import InfraError
-from infra.policy import RULES, STACK, Resource, findings, wrong_settings
+from infra.policy import RULES, STACK, Resource, findings, refuse_wrong_settings, wrong_settings
 from infra.settings.schema import Settings
 from infra.settings.sources import as_pulumi_hands_it_over
 from tests.infra.declared import EVERYTHING, LAYERS, OFF, UP
@@ -159,7 +159,7 @@ def _engine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
     monkeypatch.setattr(pulumi.log, "error", logged.append)
 
     def register(*resources: Resource) -> list[str]:
-        enforce(settings(), "network", date(2026, 11, 24))
+        enforce(settings(), "network")
 
         async def all_of_them() -> None:
             for item in resources:
@@ -343,19 +343,16 @@ def test_a_program_is_refused_for_its_stack_before_it_declares_anything(
     monkeypatch.setattr(pulumi.runtime, "register_resource_transform", transforms.append)
     for log in ("error", "warn"):
         monkeypatch.setattr(pulumi.log, log, logged.append)
-    without, today = {**WITHOUT_BUDGET}, date(2026, 11, 24)
+    without = {**WITHOUT_BUDGET}
     with pytest.raises(pulumi.RunError, match="storage-prod breaks the policy: PL22"):
-        enforce(settings("prod", **without), "storage", today)
+        enforce(settings("prod", **without), "storage")
     assert (len(logged), transforms) == (1, [])
     without["policy:enforcement"] = "advisory"
-    enforce(settings("staging", **without), "storage", today)
-    assert (len(logged), len(transforms)) == (2, 1)
-    with pytest.raises(InfraError, match=r"policy:enforcement = advisory in prod: "):
-        enforce(settings("prod", **without), "storage", today)
+    enforce(settings("staging", **without), "storage")
     assert (len(logged), len(transforms)) == (2, 1)
     without["policy:enforcement"] = None
     mapping = {"rule": "PL22", "resource": "*-prod", "reason": "one for all projects", "until": "2027-03-31"}
-    enforce(settings("prod", **without, **{"policy:exceptions": [mapping]}), "storage", today)
+    enforce(settings("prod", **without, **{"policy:exceptions": [mapping]}), "storage")
     assert (len(logged), len(transforms)) == (2, 2)
 
 
@@ -426,7 +423,7 @@ def test_an_exception_past_its_date_or_for_no_rule_is_refused(
     (problem,) = wrong_settings(RULES, exceptions(**changes), date(2026, 11, 24))
     assert message in str(problem)
     with pytest.raises(InfraError, match="policy:exceptions"):
-        enforce(exceptions(**changes), "network", date(2026, 11, 24))
+        refuse_wrong_settings(RULES, exceptions(**changes), date(2026, 11, 24))
     assert list(wrong_settings(RULES, exceptions(until="2026-11-24"), date(2026, 11, 24))) == []
 
 

@@ -133,6 +133,14 @@ def test_a_missing_bucket_names_the_layer_to_bring_up(bucket: storage.Bucket, bu
     assert names(bucket) == set()
 
 
+def test_nothing_is_built_for_a_bucket_that_is_not_there(
+    bucket: storage.Bucket, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("infra.publish.publishing._build", lambda *_: pytest.fail("a bundle was built"))
+    assert main(["publish", "x", "--lock", "bare", "--bucket", "no-such-bucket"]) == 1
+    assert "bring up the storage layer first: tpu up ENV storage" in capsys.readouterr().err
+
+
 def test_a_dry_run_touches_nothing(bucket: storage.Bucket, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["publish", "x", "--lock", "bare", "--bucket", bucket.name, "--json", "--dry-run"]) == 0
     assert json.loads(capsys.readouterr().out)["uploaded"] == 0

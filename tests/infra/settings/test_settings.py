@@ -1,6 +1,7 @@
 """Settings that are right, and where they are read from."""
 
 import json
+import re
 from pathlib import Path
 
 import pulumi
@@ -11,6 +12,7 @@ from infra.errors import InfraError, SettingsError
 from infra.layers.data.settings import DataSettings
 from infra.layers.network.settings import NetworkSettings
 from infra.layers.storage.settings import StorageSettings
+from infra.settings.rules import FOLDERS
 from infra.settings.sources import ROOT, as_pulumi_hands_it_over
 from infra.slices.settings import TpuSettings
 from tests.infra.recording import BASE
@@ -142,3 +144,9 @@ def test_all_problems_are_one_error() -> None:
         "storage:bucketName",
         "storage:location",
     ]
+
+
+def test_no_slice_saves_where_this_program_does() -> None:
+    page = (ROOT / "docs/architecture.md").read_text().partition("\n## Objects in the bucket")[2]
+    written = set(re.findall(r"(?m)^\| `([a-z-]+)/", page.partition("\n## ")[0]))
+    assert {"bundles", "runs"} <= written <= set(FOLDERS)

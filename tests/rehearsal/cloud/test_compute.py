@@ -232,6 +232,38 @@ def test_a_subnetwork_changes_only_with_its_fingerprint(cloud: CloudFront) -> No
     assert (last["privateIpGoogleAccess"], last["ipCidrRange"]) == (False, "10.0.0.0/16")
 
 
+@pytest.mark.parametrize(("ranges", "message"), [
+    ({"pods": "10.12.0.0/20", "services": "10.9.0.0/20"},
+     "'resource.secondaryIpRanges[0].ipCidrRange': '10.12.0.0/20'. Existing secondary range cannot be mod"),
+    ({"jobs": "10.12.0.0/20", "services": "10.9.0.0/20"},
+     "in the same request. Added ranges: [10.12.0.0/20]. Removed ranges: [10.8.0.0/20]."),
+    ({"pods": "10.8.0.0/20", "services": "10.9.0.0/20", "jobs": "10.12.0.0/20"}, ""),
+    ({"pods": "10.8.0.0/20"}, ""),
+])  # fmt: skip
+def test_a_secondary_range_comes_or_goes_and_never_changes(
+    cloud: CloudFront, ranges: dict[str, str], message: str
+) -> None:
+    def listed(items: dict[str, str]) -> list[dict[str, str]]:
+        return [{"rangeName": name, "ipCidrRange": cidr} for name, cidr in items.items()]
+
+    network = make_network(cloud)
+    name = make_subnet(
+        cloud, network, secondaryIpRanges=listed({"pods": "10.8.0.0/20", "services": "10.9.0.0/20"})
+    )
+    path = f"regions/{REGION}/subnetworks/{name}"
+    change = {
+        "secondaryIpRanges": listed(ranges),
+        "fingerprint": cloud.compute("GET", path).json["fingerprint"],
+    }
+    reply = cloud.compute("PATCH", path, change)
+    assert reply.status == (400 if message else 200), reply.body
+    if message:
+        assert message in reply.error
+    else:
+        cloud.done(reply)
+        assert cloud.compute("GET", path).json["secondaryIpRanges"] == listed(ranges)
+
+
 def test_a_range_has_all_but_its_first_and_last_two_addresses(cloud: CloudFront) -> None:
     subnet = f"regions/{REGION}/subnetworks/{make_subnet(cloud, make_network(cloud), '10.0.0.0/29')}"
     names = [fresh("address") for _ in range(5)]

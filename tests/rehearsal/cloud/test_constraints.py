@@ -25,6 +25,13 @@ REFUSED: list[tuple[str, list[str], str, Any]] = [
      f"cloudresourcemanager.googleapis.com/v1/{P}:setIamPolicy", POLICY),
     ("storage.uniformBucketLevelAccess", [], BUCKETS, {"name": "uneven"}),
     ("gcp.resourceLocations", ["europe-west4"], BUCKETS, {"name": "far", "location": "us-east5", **EVEN}),
+    ("gcp.resourceLocations", ["in:us-central1-locations", "us-east5"],
+     f"compute.googleapis.com/compute/v1/{P}/zones/us-east5-b/disks", {"name": "far", "sizeGb": "10"}),
+    ("gcp.resourceLocations", ["us-east5-b"],
+     f"compute.googleapis.com/compute/v1/{P}/regions/us-east5/addresses", {"name": "far"}),
+    ("gcp.resourceLocations", ["us-east5-b"],
+     f"artifactregistry.googleapis.com/v1/{P}/locations/us-east5/repositories?repositoryId=far",
+     {"format": "DOCKER"}),
     ("gcp.restrictServiceUsage", ["storage.googleapis.com"], f"pubsub.googleapis.com/v1/{P}/topics", None),
 ]  # fmt: skip
 
@@ -52,5 +59,30 @@ def test_what_a_constraint_forbids_is_refused(
 
 
 def test_what_a_constraint_allows_is_made(front: CloudFront) -> None:
-    front.world.constraints["gcp.resourceLocations"] = ["us-east5"]
+    front.world.constraints["gcp.resourceLocations"] = ["us-east5", "in:us-central1-locations"]
     assert front.request("POST", BUCKETS, {"name": "near", "location": "US-EAST5"}).status == 200
+    for place in ("regions/us-central1/addresses", "zones/us-central1-b/disks", "global/networks"):
+        body = {"name": "near", "sizeGb": "10"} if "disks" in place else {"name": "near"}
+        body |= {"autoCreateSubnetworks": False} if "networks" in place else {}
+        assert front.compute("POST", place, body).status == 200
+
+
+def test_compute_names_the_refused_location_and_the_resource(front: CloudFront) -> None:
+    front.world.constraints["gcp.resourceLocations"] = ["in:us-central1-locations"]
+    reply = front.compute("POST", "zones/us-east5-b/disks", {"name": "far", "sizeGb": "10"})
+    assert reply.reason == "conditionNotMet"
+    of = f"on the resource {P}/zones/us-east5-b/disks/far."
+    assert (
+        reply.error == f"Location ZONE:us-east5-b violates constraint constraints/gcp.resourceLocations {of}"
+    )
+
+
+def test_a_tpu_is_refused_where_the_organization_allows_none(front: CloudFront) -> None:
+    front.world.constraints["gcp.resourceLocations"] = ["in:us-central1-locations"]
+    url = f"tpu.googleapis.com/v2/{P}/locations/us-east5-b/nodes?nodeId=far"
+    body = {"acceleratorType": "v6e-1", "runtimeVersion": "v2-alpha-tpuv6e"}
+    reply = front.request("POST", url, body)
+    assert classify(reply.error, reply.status).about == "gcp.resourceLocations", reply.body
+    # Where it may be, it is another thing that it lacks.
+    front.world.constraints["gcp.resourceLocations"].append("us-east5-b")
+    assert "networks/default" in front.request("POST", url, body).error

@@ -13,6 +13,8 @@ import google.oauth2.credentials
 import pytest
 from cloud_front import NUMBER, OWNER, PROJECT, REFRESH_TOKEN, CloudFront
 
+from infra.google.failures import classify
+
 _numbers = itertools.count()
 ACCOUNTS = f"iam.googleapis.com/v1/projects/{PROJECT}/serviceAccounts"
 PROJECTS = f"cloudresourcemanager.googleapis.com/v1/projects/{PROJECT}"
@@ -98,6 +100,18 @@ def test_a_project_is_shown_in_both_versions(cloud: CloudFront) -> None:
     assert (v3["name"], v3["projectId"], v3["state"]) == (f"projects/{NUMBER}", PROJECT, "ACTIVE")
     other = cloud.request("GET", "cloudresourcemanager.googleapis.com/v1/projects/other")
     assert other.status == 403
+
+
+@pytest.mark.parametrize("names", [["tpu"], ["tpu", "pubsub"]])
+def test_who_may_not_enable_a_service_is_refused_by_its_name(cloud: CloudFront, names: list[str]) -> None:
+    services, token = [f"{name}.googleapis.com" for name in names], cloud.token_of(make_account(cloud))
+    url, body = f"{SERVICES}:batchEnable", {"serviceIds": services}
+    if len(services) == 1:
+        url, body = f"{SERVICES}/{services[0]}:enable", {}
+    reply = cloud.request("POST", url, body, token=token)
+    assert reply.status == 403
+    assert reply.error.splitlines() == [f"Permission denied to enable service [{name}]" for name in services]
+    assert classify(reply.error, reply.status).about == "serviceusage.services.enable"
 
 
 def test_apis_are_enabled_and_disabled(cloud: CloudFront) -> None:

@@ -36,7 +36,11 @@ _MOST_SLICES = 1024
 
 
 class SubmissionError(InfraError):
-    """All that is wrong with what was asked for."""
+    """All problems of a request for a job."""
+
+    def __init__(self, source: str, problems: Sequence[Problem]):
+        self.problems = tuple(problems)
+        super().__init__(listed(source, self.problems))
 
 
 @dataclass(frozen=True)
@@ -84,7 +88,7 @@ def submission(settings: Settings, request: JobRequest) -> Submission:
     problems = [*_people(settings, request), *_program(settings, request)]
     fitting = _fitting(settings, request, problems)
     if problems:
-        raise SubmissionError(listed("the job", problems))
+        raise SubmissionError("the job", problems)
     team = next(team for team in teams(settings) if team.name == request.team)
     first = fitting[0]
     zones = sorted({pool.zone for pool in fitting})
@@ -329,5 +333,5 @@ def curves(settings: Settings, run: str = "") -> str:
 def team_of(settings: Settings, name: str) -> Team:
     """Return the team of that name. Raises SubmissionError."""
     if problems := list(_people(settings, JobRequest(name, ["train"]))):
-        raise SubmissionError(listed("the command", problems))
+        raise SubmissionError("the command", problems)
     return next(team for team in teams(settings) if team.name == name)

@@ -46,6 +46,8 @@ def _show_network(change: Change) -> None:
 def _check_subnet(change: Change) -> None:
     body = change.body
     primary = _cidr(body["ipCidrRange"], "resource.ipCidrRange")
+    if change.old:
+        _check_secondary(change)
     for index, extra in enumerate(body.get("secondaryIpRanges") or ()):
         _cidr(extra["ipCidrRange"], f"resource.secondaryIpRanges[{index}].ipCidrRange")
     body["gatewayAddress"] = str(primary.network_address + 1)
@@ -60,6 +62,32 @@ def _check_subnet(change: Change) -> None:
                 place = f"existing subnetwork '{short}' in region '{region}'"
                 text = f"Invalid IPCidrRange: {cidr} conflicts with {place}."
                 change.finish.append(lambda text=text: _refuse(text))  # type: ignore[misc]
+
+
+def _check_secondary(change: Change) -> None:
+    """ApiError 400 for a secondary range that changes, and for one that comes while another goes.
+
+    https://github.com/hashicorp/terraform-provider-kubernetes/issues/565 and
+    https://github.com/hashicorp/terraform-provider-google/issues/2570 have the words;
+    https://cloud.google.com/vpc/docs/configure-alias-ip-ranges: ranges are added and removed, not expanded.
+    """
+    old, new = _secondary(change.old), _secondary(change.body)
+    field = "resource.secondaryIpRanges"
+    for index, (name, cidr) in enumerate(new.items()):
+        if old.get(name, cidr) != cidr:
+            why = f"Existing secondary range cannot be modified: {cidr}."
+            raise invalid(f"{field}[{index}].ipCidrRange", cidr, why)
+    added, removed = (
+        ", ".join(ranges[name] for name in ranges if name not in others)
+        for ranges, others in ((new, old), (old, new))
+    )
+    if added and removed:
+        both = "Cannot add and remove secondary IP ranges in the same request."
+        raise invalid(field, "", f"{both} Added ranges: [{added}]. Removed ranges: [{removed}].")
+
+
+def _secondary(body: JsonObject) -> dict[str, str]:
+    return {item["rangeName"]: item["ipCidrRange"] for item in body.get("secondaryIpRanges") or ()}
 
 
 def _refuse(text: str) -> None:

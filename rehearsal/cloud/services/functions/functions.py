@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import uuid
 
+from google_facts import builds
 from rehearsal.cloud.collections import KEEP, Change, Collection, Entry, Reference
 from rehearsal.cloud.collections.checks import NAME, acts_as, default_account, every, not_emulated, topic
 from rehearsal.cloud.core.errors import ApiError, bad_request
@@ -73,6 +74,9 @@ def _require_agent(change: Change, repository: str) -> None:
 
 
 async def _build(change: Change) -> None:
+    region = change.name.split("/")[3]
+    if change.world.limits.get((builds.TITLE, region)) == 0:
+        raise ApiError(400, "FAILED_PRECONDITION", builds.REFUSED)
     source = await copied(change)
     if change.runtime.functions is not None:
         await change.runtime.functions.deploy(change.name, change.body, source)

@@ -40,7 +40,7 @@ class Buckets:
         generation = self._store.next_generation()
         bucket = bucket_rules.new_bucket(body, world.number, generation, world.clock.rfc3339())
         self._check_default_key({}, bucket)
-        constraints.require(world, "gcp.resourceLocations", [bucket["location"].lower()])
+        constraints.require(world, "gcp.resourceLocations", [bucket["location"].lower()], "storage")
         if not bucket["iamConfiguration"]["uniformBucketLevelAccess"]["enabled"]:
             constraints.require(world, "storage.uniformBucketLevelAccess")
         self._store.add_bucket(bucket)

@@ -1,6 +1,6 @@
 """Quotas: how many v6e chips the project may have, and the refusal of more nodes.
 
-CPUs are listed alone; what GKE's chips count for, services/container refuses.
+CPUs are listed alone; what GKE's chips count for, services/container refuses, and builds services/functions.
 
 Kinds and names: https://cloud.google.com/tpu/docs/quota. The region's and the zone's are both enforced, and a
 reservation counts against on demand (https://cloud.google.com/tpu/docs/consumption-options). Google keeps
@@ -13,13 +13,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from urllib.parse import quote
 
-from google_facts import gke_pools
+from google_facts import builds, gke_pools
 from rehearsal.cloud.core.errors import ApiError, JsonObject
 from rehearsal.cloud.services.tpu.catalog import ZONES
 from rehearsal.cloud.services.tpu.node import Node
 
 SERVICE = "tpu.googleapis.com"
 COMPUTE = "compute.googleapis.com"
+BUILD = "cloudbuild.googleapis.com"
 _BRACES = str.maketrans("", "", "{}")
 # Chips of each kind, or CPUs, in each place, unless a scenario sets another: this project's choice.
 GRANTED = 8192
@@ -57,7 +58,8 @@ GKE = tuple(
     (Quota(known.name, known.metric, "region", known.family),)
     for known in (gke_pools.ON_DEMAND, gke_pools.PREEMPTIBLE)
 )
-OF_SERVICES = {SERVICE: (ON_DEMAND, REVOCABLE), COMPUTE: (CPUS, *GKE)}
+BUILDS = (Quota(builds.TITLE, builds.METRIC, "region", builds.ALSO),)
+OF_SERVICES = {SERVICE: (ON_DEMAND, REVOCABLE), COMPUTE: (CPUS, *GKE), BUILD: (BUILDS,)}
 
 
 class Quotas:

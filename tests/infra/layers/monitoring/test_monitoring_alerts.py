@@ -21,9 +21,9 @@ from requests.adapters import HTTPAdapter
 from cli import logs as logs_command
 from cli.__main__ import COMMANDS, SUBCOMMANDS
 from cli.__main__ import main as cli
+from infra.engine.registry import layers
 from infra.google.client import Client
-from infra.layers.monitoring import documentation
-from infra.layers.monitoring.alerts import ALERTS
+from infra.layers.monitoring import alerts, documentation
 from infra.layers.tpu import startup
 from rehearsal.cloud.control import Control
 from rehearsal.cloud.services.monitoring.telemetry import picture
@@ -43,6 +43,7 @@ from workload.host import events
 from workload.runs.step_log import StepLog
 from workload.runs.store import open_store
 
+ALERTS = alerts.of(layers())
 STORAGE = "storage.googleapis.com/storage/v1/b"
 # Faults that two alerts are about: opening a bucket changes who may access it, and so on.
 TOGETHER = {"bucket-public": {"bucket-access-changed"}}
@@ -229,7 +230,7 @@ FAULTS: dict[str, Callable[[Watched], None]] = {
 
 
 def test_each_alert_has_a_fault() -> None:
-    assert sorted(FAULTS) == sorted(alert.name for alert in ALERTS)
+    assert sorted(FAULTS) == sorted(ALERTS)
 
 
 @pytest.mark.slow
@@ -365,7 +366,7 @@ def test_a_condition_that_cannot_be_evaluated_is_a_mistake(lab: Watched) -> None
 FIRST = re.compile(r"## First command\n\n    (.+)\n")
 
 
-@pytest.mark.parametrize("alert", [alert.name for alert in ALERTS])
+@pytest.mark.parametrize("alert", [*ALERTS])
 def test_the_first_command_of_a_runbook_is_one(alert: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Of `tpu`: its own parser takes it. Of gcloud: it reads, and names the project."""
     result = FIRST.search(documentation.page(alert))
@@ -382,7 +383,7 @@ def test_the_first_command_of_a_runbook_is_one(alert: str, capsys: pytest.Captur
     assert capsys.readouterr().out.startswith("Usage: tpu ")
 
 
-@pytest.mark.parametrize("alert", [alert.name for alert in ALERTS])
+@pytest.mark.parametrize("alert", [*ALERTS])
 def test_every_command_of_a_runbook_is_taken_as_it_stands(
     alert: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -451,4 +452,4 @@ def test_an_event_is_a_line_and_an_entry() -> None:
 
 def test_runbooks_and_alerts_are_the_same() -> None:
     pages = {path.stem for path in (Path(__file__).parents[4] / "docs" / "runbooks").glob("*.md")}
-    assert pages - {"README"} == {alert.name for alert in ALERTS}
+    assert pages - {"README"} == {*ALERTS}

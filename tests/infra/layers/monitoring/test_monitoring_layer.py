@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from infra.core import watched
+from infra.engine.registry import layers
 from infra.engine.settings import parse
 from infra.errors import SettingsError
 from infra.layers.monitoring import alerts, commands, dashboards, documentation, metrics
@@ -22,12 +24,14 @@ from rehearsal.cloud.services.monitoring.telemetry import promql, thresholds
 from tests.infra.declared import EVERYTHING, OFF, declared
 from tests.infra.recording import BASE, Recording, run
 
+METRICS = metrics.of(layers())
 GOLDEN = Path(__file__).parent / "dashboards"
 ALERT = "gcp:monitoring/alertPolicy:AlertPolicy"
 
 
 def settings(**changes: Any) -> Settings:
-    given = {**BASE, **OFF["monitoring"], **{f"monitoring:{key}": value for key, value in changes.items()}}
+    layers_on = {**OFF["monitoring"], **OFF["pipeline"]}
+    given = {**BASE, **layers_on, **{f"monitoring:{key}": value for key, value in changes.items()}}
     return parse("dev", as_pulumi_hands_it_over(given, "f"), "f")
 
 
@@ -43,7 +47,7 @@ def everything() -> Recording:
 
 def test_each_alert_says_how_bad_it_is_what_to_do_and_to_whom(everything: Recording) -> None:
     policies = everything.of(ALERT)
-    assert [policy.name for policy in policies] == sorted(alert.name for alert in alerts.ALERTS)
+    assert [policy.name for policy in policies] == sorted(alerts.of(layers()))
     assert len(policies) >= 12
     for item in policies:
         about = item.inputs["documentation"]
@@ -58,13 +62,13 @@ def test_each_alert_says_how_bad_it_is_what_to_do_and_to_whom(everything: Record
         assert (item.inputs["enabled"], item.inputs["combiner"]) == (True, "OR")
         assert item.inputs["alertStrategy"] == {"autoClose": "86400s"}
         before = {urn.rpartition("::")[2] for urn in item.options["dependencies"]}
-        assert {metric.name for metric in metrics.METRICS} <= before, "Google refuses what isn't there yet"
+        assert {metric.name for metric in METRICS} <= before, "Google refuses what isn't there yet"
         assert item.inputs["userLabels"] == {"environment": "dev", "layer": "monitoring", "alert": item.name}
 
 
 def test_conditions_are_thresholds_and_promql_that_can_be_evaluated(everything: Recording) -> None:
     kinds = set()
-    own = {promql.promql_name(metrics.metric_type(metric.name, settings())) for metric in metrics.METRICS}
+    own = {promql.promql_name(watched.metric_type(metric.name, settings())) for metric in METRICS}
     for resource in everything.of(ALERT):
         for condition in resource.inputs["conditions"]:
             (kind,) = condition.keys() - {"displayName"}
@@ -81,7 +85,7 @@ def test_conditions_are_thresholds_and_promql_that_can_be_evaluated(everything: 
 
 def test_chips_are_idle_that_were_up_in_nearly_all_of_30_minutes_without_a_job() -> None:
     (condition,) = (
-        alert for name, alert in alerts.OF["chips-idle"].conditions.items() if name == "no job runs"
+        alert for name, alert in alerts.of(())["chips-idle"].conditions.items() if name == "no job runs"
     )
     (arguments,) = condition.arguments(settings(), 5).values()
     up, running = arguments["query"].split(" unless ")
@@ -90,7 +94,7 @@ def test_chips_are_idle_that_were_up_in_nearly_all_of_30_minutes_without_a_job()
 
 
 def test_thresholds_are_compared_as_the_page_says() -> None:
-    for alert in alerts.ALERTS:
+    for alert in alerts.of(layers()).values():
         texts = [str(condition.arguments(settings(), 7.5)) for condition in alert.conditions.values()]
         own = [text for text in texts if "7.5" in text or "0.075" in text]
         assert own, "a condition has the threshold"
@@ -99,7 +103,7 @@ def test_thresholds_are_compared_as_the_page_says() -> None:
 
 def test_metrics_have_few_labels_and_filters_that_can_be_evaluated(everything: Recording) -> None:
     counters = everything.of("gcp:logging/metric:Metric")
-    assert len(counters) == len(metrics.METRICS)
+    assert len(counters) == len(METRICS)
     for item in counters:
         counting.check(item.inputs)
         assert item.inputs["name"] == f"tpu-dev-{item.name}"
@@ -118,9 +122,9 @@ def test_access_is_watched_on_every_bucket_that_is_declared() -> None:
     assert len(buckets) == 7
     known = parse("dev", as_pulumi_hands_it_over({**BASE, **EVERYTHING}, "f"), "f")
     for name in ("bucket-public", "bucket-access-changed"):
-        watched = re.search(r'bucket_name=~"\^\(([^)]+)\)\$"', metrics.filter_of(metrics.OF[name], known))
-        assert watched
-        assert {*watched[1].split("|")} == buckets
+        pattern = re.search(r'bucket_name=~"\^\(([^)]+)\)\$"', metrics.filter_of(metrics.OF[name], known))
+        assert pattern
+        assert {*pattern[1].split("|")} == buckets
 
 
 GRANTED: list[tuple[str, str, str, bool]] = [
@@ -139,7 +143,7 @@ def test_a_grant_to_everybody_is_counted_on_our_buckets_and_no_others(
 ) -> None:
     granted = {"action": action, "role": "roles/storage.objectViewer", "member": member}
     entry = {
-        "resource": {"type": metrics.BUCKET, "labels": {"bucket_name": bucket}},
+        "resource": {"type": watched.BUCKET, "labels": {"bucket_name": bucket}},
         "protoPayload": {
             "serviceName": "storage.googleapis.com", "methodName": "storage.setIamPermissions",
             "serviceData": {"policyDelta": {"bindingDeltas": [granted]}},
@@ -147,6 +151,13 @@ def test_a_grant_to_everybody_is_counted_on_our_buckets_and_no_others(
     }  # fmt: skip
     body = everything.named("gcp:logging/metric:Metric", "bucket-public").inputs
     assert counting.point(body, entry) == (({"bucket": bucket}, 1.0) if counted else None)
+
+
+def test_no_two_layers_declare_a_metric_or_an_alert_of_one_name() -> None:
+    names = [metric.name for metric in METRICS]
+    assert len({*names}) == len(names)
+    declared_alerts = [alert for layer in layers() for alert in layer.hooks.alerts]
+    assert len(alerts.of(layers())) == len(alerts.ALERTS) + len(declared_alerts)
 
 
 def test_an_alert_can_be_changed_and_left_out() -> None:
@@ -162,7 +173,7 @@ def test_an_alert_can_be_changed_and_left_out() -> None:
         ],
     )
     names = {resource.name for resource in changed.of(ALERT)}
-    assert names == {alert.name for alert in alerts.ALERTS} - {"boot-failed"}
+    assert names == alerts.of(()).keys() - {"boot-failed"}, "the pipeline is off, and so are its alerts"
     (failing,) = changed.named(ALERT, "job-failing").inputs["conditions"]
     assert failing["conditionThreshold"]["thresholdValue"] == 0
     stalled = changed.named(ALERT, "run-stalled").inputs

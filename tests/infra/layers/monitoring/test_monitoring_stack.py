@@ -9,9 +9,10 @@ from unittest import mock
 import pytest
 from aiohttp import web
 
+from infra.engine.registry import layers
 from infra.layers.monitoring import alerts, metrics
 from tests.infra.lab import BUCKET, SETTINGS, Lab
-from tests.infra.layers.monitoring.watched import APIS, CHANNELS
+from tests.infra.layers.monitoring.watched import APIS, WATCHED
 
 pytestmark = pytest.mark.prove
 
@@ -39,13 +40,13 @@ def storage_up(lab: Lab) -> None:
 def test_it_comes_up_stays_as_it_is_and_leaves_nothing(lab: Lab) -> None:
     account = lab.cloud.world.billing_account.partition("/")[2]
     budget = f"  monitoring:billingAccount: {account}\n  monitoring:budgetPerMonth: 1000\n"
-    lab.settings.write_text(SETTINGS + CHANNELS + budget)
+    lab.settings.write_text(SETTINGS + WATCHED + budget)
     yes = ("-s", "dev", "--yes", "--skip-preview")
     storage_up(lab)
     lab.pulumi("monitoring", "stack", "init", "dev")
     assert "+ 55 to create" in lab.pulumi("monitoring", "preview", "-s", "dev"), "no rule is broken"
     lab.pulumi("monitoring", "up", *yes)
-    assert len(at_google(lab)) == len(metrics.METRICS) + len(alerts.ALERTS) + 3 + 3 + 1 + 1
+    assert len(at_google(lab)) == len(metrics.of(layers())) + len(alerts.of(layers())) + 3 + 3 + 1 + 1
     lab.pulumi("monitoring", "preview", "-s", "dev", "--expect-no-changes")
     lab.pulumi("monitoring", "refresh", *yes, "--expect-no-changes")
     changed = "config:\n  monitoring:alerts: [{name: run-stalled, threshold: 60}]\n"
@@ -80,7 +81,7 @@ def test_a_role_that_was_taken_away_is_put_back_by_a_refresh_alone(lab: Lab) -> 
 
 
 def test_what_a_killed_up_was_making_is_found_by_its_name(lab: Lab) -> None:
-    lab.settings.write_text(SETTINGS + CHANNELS)
+    lab.settings.write_text(SETTINGS + WATCHED)
     storage_up(lab)
     lab.pulumi("monitoring", "stack", "init", "dev")
     up_ = lab.line("monitoring", "up", "-s", "dev", "--yes", "--skip-preview")

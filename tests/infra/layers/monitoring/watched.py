@@ -35,19 +35,21 @@ APIS = (
         for name in ("billingbudgets", "cloudresourcemanager", "compute", "dataproc", "iam", "pubsub", "tpu")
     ),
 )
-CHANNELS = """\
+WATCHED = f"""\
   monitoring:channels:
-    - {name: oncall, email: oncall@example.com}
-    - {name: bus, topic: tpu-alerts}
-    - {name: hook, webhook: "https://hooks.example.com/tpu"}
+    - {{name: oncall, email: oncall@example.com}}
+    - {{name: bus, topic: tpu-alerts}}
+    - {{name: hook, webhook: "https://hooks.example.com/tpu"}}
+  pipeline:rawBucketName: {PROJECT}-raw
 """
+"""Settings of the layer, and of another one that declares alerts."""
 _cursors = itertools.count(1)
 
 
 class Watched(Lab):
     """A lab in which the layer is up, although Monitoring knew its metrics minutes later only."""
 
-    def __init__(self, folder: Path, settings: str = CHANNELS) -> None:
+    def __init__(self, folder: Path, settings: str = WATCHED) -> None:
         super().__init__(folder, apis=APIS, spark_python=sys.executable, lags=Lags(0, 0, 0, 0))
         self.settings.write_text(SETTINGS + settings)
         for layer in ("storage", "monitoring"):  # the first one knows the project's number

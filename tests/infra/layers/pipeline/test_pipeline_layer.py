@@ -3,7 +3,7 @@
 import zipfile
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -57,6 +57,14 @@ def wrong(product: str, version: str, schema: str, body: dict[str, Any]) -> list
     return [item.description for item in result]
 
 
+def test_a_problem_of_the_jobset_names_the_settings() -> None:
+    with pytest.raises(SettingsError) as caught:
+        settings({**JOBSET, "pipeline:trainSlice": "v6e-64"})
+    (problem,) = caught.value.problems
+    assert (problem.path, problem.value) == ("pipeline:trainSlice", '"v6e-64"')
+    assert problem.fix == "the nearest is pipeline:trainSlice: v6e-16; or add such a pool to gke:tpuPools"
+
+
 def test_a_batch_is_what_the_api_describes() -> None:
     body = batch(settings())
     assert wrong("dataproc", "v1", "Batch", body) == []
@@ -86,7 +94,7 @@ def test_the_config_of_a_batch_is_there_without_a_setting() -> None:
     assert batch(own)["pysparkBatch"]["args"][0] == "gs://my-project-raw/books.toml"
 
 
-def test_changes_have_the_keys_and_types_of_the_jobs_configuration() -> None:
+def test_changes_have_the_keys_types_and_rules_of_the_jobs_configuration() -> None:
     declared = {
         f"{table}.{key}": type(value)
         for table, values in asdict(Config()).items()
@@ -94,6 +102,13 @@ def test_changes_have_the_keys_and_types_of_the_jobs_configuration() -> None:
         if f"{table}.{key}" not in changes.OF_RUNS
     }
     assert declared == changes.TYPES
+    ruled = {
+        key: rule.text
+        for table in fields(Config)
+        for item in fields(table.default)
+        if (key := f"{table.name}.{item.name}") not in changes.PLACES and (rule := item.metadata.get("rule"))
+    }
+    assert ruled == {key: rule.text for key, rule in changes.RULES.items()}
 
 
 def test_sparks_nodes_are_reached_by_one_another_alone() -> None:

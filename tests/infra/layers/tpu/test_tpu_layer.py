@@ -71,6 +71,12 @@ def test_a_node_stands_on_what_the_other_layers_made(preview: bool) -> None:
     assert node.options["customTimeouts"] == {"create": "21m", "update": "30m", "delete": "30m"}
 
 
+@pytest.mark.parametrize("users", [["group:ml@example.com"], []])
+def test_a_node_waits_until_its_maker_may_act_as_the_hosts_account(users: list[str]) -> None:
+    node = run("tpu", {"storage:serviceAccountUsers": users}).only(NODE)
+    assert node.options.get("hooks", {}).get("beforeCreate") == (["may-act"] if users else None)
+
+
 def test_ids_are_never_links() -> None:
     for recording in (run("tpu"), run("tpu", preview=True, up={})):
         inputs = recording.only(NODE).inputs

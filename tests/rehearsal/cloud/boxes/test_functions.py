@@ -14,7 +14,9 @@ import pytest
 from boxed_front import REGION, Boxed, L, P
 from boxed_functions import FUNCTIONS, address, body, deploy, email, opened, request, source
 
+from google_facts import builds
 from google_facts.agents import AGENTS
+from infra.google.failures import Kind, classify
 from tests.emulated import NUMBER
 from tests.limits import HANG_S
 
@@ -104,6 +106,14 @@ def test_functions_agent_must_see_the_repository(boxed: Boxed) -> None:
     refused = boxed.send("POST", f"{FUNCTIONS}?functionId=early", body())
     boxed.cloud.iam.agents[agent] = counted
     assert (refused.status, b"retrieve the repository metadata" in refused.body) == (403, True)
+
+
+def test_a_project_without_quota_of_builds_in_the_region_builds_no_function(boxed: Boxed) -> None:
+    boxed.cloud.quotas.set(builds.TITLE, REGION, 0)
+    failed = deploy(boxed, "elsewhere")
+    boxed.cloud.quotas.set(builds.TITLE, REGION, 1)
+    assert (failed["error"]["code"], failed["error"]["message"]) == (9, builds.REFUSED)
+    assert classify(f"Error code 9, message: {builds.REFUSED}").kind is Kind.QUOTA
 
 
 def test_its_requests_are_its_accounts_and_its_output_is_logged(boxed: Boxed) -> None:

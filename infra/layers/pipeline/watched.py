@@ -1,0 +1,53 @@
+"""Metrics of the pipeline's log entries, and the alerts on them."""
+
+from infra.core.watched import FUNCTION, SCHEDULE, Alert, Count, LogMetric, Query, summed
+from infra.settings.schema import Settings
+
+_BATCHES_FAILED = LogMetric(
+    name="batches-failed",
+    about="Spark batches that failed, or were ended",
+    resource=FUNCTION,
+    filter='jsonPayload.event="pipeline_batch"',
+    labels={"batch": "EXTRACT(jsonPayload.batch)"},
+)
+_RUNS_FAILED = LogMetric(
+    name="runs-failed",
+    about="runs of the pipeline that failed, or that its function couldn't advance",
+    resource=FUNCTION,
+    filter='jsonPayload.event:"pipeline_" AND severity>=ERROR',
+    labels={"outcome": "EXTRACT(jsonPayload.outcome)"},
+)
+_SWEEPS_FAILED = LogMetric(
+    name="sweeps-failed",
+    about="calls of a scheduled job that failed: the pipeline's sweep",
+    resource=SCHEDULE,
+    filter="severity>=ERROR",
+    labels={"job": "EXTRACT(resource.labels.job_id)"},
+)
+METRICS = (_BATCHES_FAILED, _RUNS_FAILED, _SWEEPS_FAILED)
+
+
+def _sweeps(settings: Settings, _: float) -> str:
+    """Two failed within 65 min, and so of two in succession at any `pipeline:sweepMinutes`."""
+    return f"{summed(_SWEEPS_FAILED, settings, '65m', ('job',))} > 1"
+
+
+ALERTS = (
+    Alert(
+        name="batch-failed",
+        means="a Spark batch failed, was cancelled or ran out of its time",
+        severity="ERROR",
+        conditions={"batches failed": Count(_BATCHES_FAILED, by=("batch",))},
+        threshold=0, low=0, high=1000, unit="batches in 5 min",
+    ),
+    Alert(
+        name="pipeline-failed",
+        means="a run of the pipeline failed, or its sweeps do",
+        severity="ERROR",
+        conditions={
+            "runs failed": Count(_RUNS_FAILED, by=("outcome",)),
+            "sweeps failed": Query(_sweeps, 0),
+        },
+        threshold=0, low=0, high=1000, unit="failed runs in 5 min",
+    ),
+)  # fmt: skip
