@@ -23,12 +23,8 @@ from infra.google.failures import FOR_PEOPLE, Kind
 from settings_schema import foreign
 from settings_schema.foreign import ForeignError
 
-<<<<<<< HEAD
 KINDS = MEMBERS, JOBS, RUNS, PODS, SLICES = "members", "jobs", "runs", "pods", "slices"
-=======
-KINDS = MEMBERS, JOBS, RUNS, PODS = "members", "jobs", "runs", "pods"
 FIXED = "fixed"
->>>>>>> main
 _SHOWN = 5
 _AT_ONCE = 32  # a record is a request
 _RECORD = re.compile(r"[^/]+/(r[0-9]{1,20})/run\.json")

@@ -102,12 +102,9 @@ class Hooks:
         lookups: by resource type with a server-assigned id, the list to find it in
             (infra/engine/recovery/lookups.py).
         rendered: generated files that builds take along.
-<<<<<<< HEAD
         bundle: what its machines install.
-=======
         metrics: of its log entries, which the monitoring layer makes while this layer is on.
         alerts: likewise; each has a page docs/runbooks/NAME.md.
->>>>>>> main
     """
 
     after: tuple[str, ...] = ()
@@ -117,12 +114,9 @@ class Hooks:
     quotas: Callable[[Settings], Iterable[Use]] = lambda _: ()
     lookups: Mapping[str, Lookup] = field(default_factory=dict)
     rendered: Rendered | None = None
-<<<<<<< HEAD
     bundle: MachineBundle | None = None
-=======
     metrics: tuple[LogMetric, ...] = ()
     alerts: tuple[Alert, ...] = ()
->>>>>>> main
 
 
 @dataclass(frozen=True, kw_only=True)

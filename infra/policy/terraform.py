@@ -62,7 +62,7 @@ _SINGULAR = {
     "subnetworks": "subnetwork",
     "taints": "taint",
 }
-"""Lists that Pulumi names in the plural, of all types in tests/infra/policy/test_terraform.py, or of one class."""
+"""Lists that Pulumi names in the plural, of the types in tests/infra/policy/test_terraform.py."""
 
 _PROVIDER = "hashicorp/google-beta"
 _UNKNOWN = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"

@@ -7,15 +7,9 @@ from collections.abc import Iterable
 from infra.catalog import region_of
 from infra.core.layer import Acting, Hooks, Layer, Named, Place, deferred
 from infra.core.providers import GOOGLE
-<<<<<<< HEAD
-from infra.google.quotas import Use, cpus
-from infra.google.role import Role, act_as
-from infra.layers.pipeline import access, paths
-=======
 from infra.google.quotas import Use, build_cpus, cpus
-from infra.google.role import Role
+from infra.google.role import Role, act_as
 from infra.layers.pipeline import access, paths, watched
->>>>>>> main
 from infra.layers.pipeline.names import scratch_bucket
 from infra.layers.pipeline.outputs import PipelineOutputs
 from infra.layers.pipeline.rules import RULES
@@ -200,15 +194,12 @@ LAYER = Layer(
         "gcp:cloudscheduler/job:Job": "projects/{project}/locations/{region}/jobs/{name}",
     },
     hooks=Hooks(
-<<<<<<< HEAD
-        acting=_ACTING, missing_grant=access.of_the_build, transient_errors=_TRANSIENT_ERRORS, quotas=_quotas
-=======
+        acting=_ACTING,
         missing_grant=access.of_the_build,
         transient_errors=_TRANSIENT_ERRORS,
         quotas=_quotas,
         metrics=watched.METRICS,
         alerts=watched.ALERTS,
->>>>>>> main
     ),
     program=deferred(f"{__package__}.program"),
 )
