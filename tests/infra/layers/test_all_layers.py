@@ -18,7 +18,7 @@ DECLARED = {
     "network": 11,
     "data": 7,
     "tpu": 7,
-    "gke": 40,
+    "gke": 42,
     "queue": 137,
     "builds": 41,
     "pipeline": 66,
