@@ -23,8 +23,12 @@ from infra.errors import InfraError
 from infra.policy.rule import Resource
 
 _SINGULAR = {
+    "access_configs": "access_config",
+    "InstanceServiceAccountArgs.scopes": "scopes",
     "additional_ip_ranges_configs": "additional_ip_ranges_config",
+    "alias_ip_ranges": "alias_ip_range",
     "allows": "allow",
+    "attached_disks": "attached_disk",
     "autopilot_privileged_admissions": "autopilot_privileged_admission",
     "customs": "custom",
     "denies": "deny",
@@ -32,6 +36,7 @@ _SINGULAR = {
     "event_types": "event_type",
     "exclusion_until_end_of_supports": "exclusion_until_end_of_support",
     "guest_accelerators": "guest_accelerator",
+    "ipv6_access_configs": "ipv6_access_config",
     "lifecycle_rules": "lifecycle_rule",
     "maintenance_exclusions": "maintenance_exclusion",
     "maintenance_policies": "maintenance_policy",
@@ -41,6 +46,7 @@ _SINGULAR = {
     "matching_criterias": "matching_criteria",
     "methods": "method",
     "nat64_subnetworks": "nat64_subnetwork",
+    "network_interfaces": "network_interface",
     "node_affinities": "node_affinity",
     "node_drain_configs": "node_drain_config",
     "node_image_configs": "node_image_config",
@@ -50,12 +56,13 @@ _SINGULAR = {
     "ray_operator_configs": "ray_operator_config",
     "response_headers": "response_header",
     "scopes": "scope",
+    "scratch_disks": "scratch_disk",
     "secondary_ip_ranges": "secondary_ip_range",
     "source_ip_ranges_to_nats": "source_ip_ranges_to_nat",
     "subnetworks": "subnetwork",
     "taints": "taint",
 }
-"""Lists that Pulumi names in the plural, of all types in tests/infra/policy/test_terraform.py."""
+"""Lists that Pulumi names in the plural, of the types in tests/infra/policy/test_terraform.py."""
 
 _PROVIDER = "hashicorp/google-beta"
 _UNKNOWN = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
@@ -188,7 +195,8 @@ def _properties(module: str, shape: str) -> Mapping[str, _Property]:
             shapes = [leaf for leaf in _leaves(hint) if leaf.endswith("Args")]
             block = bool(shapes) and not any(typing.get_origin(part) is Sequence for part in _within(hint))
             key = getattr(attribute.fget, "_pulumi_name", name)
-            properties[key] = _Property(_SINGULAR.get(name, name), shapes[0] if shapes else "", block)
+            own = _SINGULAR.get(f"{shape}.{name}", _SINGULAR.get(name, name))
+            properties[key] = _Property(own, shapes[0] if shapes else "", block)
     return properties
 
 

@@ -71,6 +71,7 @@ EVERYTHING = {
         {"name": "spot", "acceleratorType": "v6e-8", "zone": "us-east5-b", "spot": True, "autoscaling": True},
     ],
     "slurm:accounting": True,
+    "slurm:homeStorage": "filestore",
     "slurm:accountUsers": ["group:sre@example.com"],
     "slurm:users": ["group:ml@example.com"],
     "monitoring:channels": [

@@ -122,7 +122,7 @@ _ROLES = (
          "storage.objects.delete", "storage.objects.get"),
     ),
     Role(
-        "roles/file.editor", "create the Filestore instance of /home",
+        "roles/file.admin", "create the Filestore instance of /home",
         ("file.instances.create", "file.instances.delete", "file.instances.get", "file.instances.update",
          "file.operations.get"),
         setting=f"home_storage={FILESTORE}",

@@ -17,6 +17,7 @@ _ON = {
     "cloudrunv2/serviceIamMember": "name",
     "kms/cryptoKeyIAMMember": "cryptoKeyId",
     "projects/iAMMember": "project",
+    "secretmanager/secretIamMember": "secretId",
     "pubsub/topicIAMMember": "topic",
     "serviceaccount/iAMMember": "serviceAccountId",
     "storage/bucketIAMMember": "bucket",
