@@ -36,6 +36,8 @@ async def test_an_instance_of_debian_12_boots_and_one_of_another_image_has_state
     await sent(lab, "POST", "instances", body("ours"))
     await sent(lab, "POST", "instances", body("other", "projects/rocky-linux-cloud/global/images/rocky-9"))
     assert lab.hosts.on.keys() == {"ours"}
+    _, shown = await lab.request("GET", f"{COMPUTE}/instances/ours")
+    assert shown["serviceAccounts"] == body("ours")["serviceAccounts"]
     for verb, events in (("stop", [("power_off", "ours")]), ("start", [("boot", "ours")])):
         before = len(lab.hosts.events)
         await sent(lab, "POST", f"instances/ours/{verb}")

@@ -245,7 +245,7 @@ def _tags(body: JsonObject) -> tuple[str, ...]:
 def _account(body: JsonObject) -> tuple[str, tuple[str, ...]]:
     """Return the instance's service account and its scopes; "" for none."""
     first: JsonObject = next(iter(body.get("serviceAccounts") or ()), {})
-    return first.get("email", "").rpartition("/")[2], tuple(first.get("scopes") or ())
+    return first.get("email", ""), tuple(first.get("scopes") or ())
 
 
 def _revocable(body: JsonObject) -> bool:

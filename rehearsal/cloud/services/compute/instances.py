@@ -12,11 +12,11 @@ import re
 from collections.abc import Callable
 
 from rehearsal.cloud.collections import KEEP, Change, Collection, Reference, Verb, fingerprint
-from rehearsal.cloud.collections.checks import acts_as
 from rehearsal.cloud.collections.words import exists, in_use, invalid, not_found, required
 from rehearsal.cloud.core import constraints
 from rehearsal.cloud.core.errors import ApiError, JsonObject, NotEmulatedError
 from rehearsal.cloud.core.operations import compute_link
+from rehearsal.cloud.iam.iam import compute_account
 from rehearsal.cloud.services.compute.booting import DEBIAN
 from rehearsal.cloud.services.places import held, taken
 
@@ -165,6 +165,11 @@ def _require_permissions(change: Change) -> None:
         needed.append(("compute.disks.create", project))
     if any(card.get("networkIP") for card in sent["networkInterfaces"]):
         needed.append(("compute.addresses.useInternal", project))
+    for account in sent.get("serviceAccounts", ()):
+        on = f"{project}/serviceAccounts/{account.get('email', '')}"
+        if on.rpartition("/")[2] != compute_account(change.world):
+            change.resources.find(on)
+        needed.append(("iam.serviceAccounts.actAs", on))
     for permission, on in needed:
         change.resources.iam.require(change.call.principal, permission, on)
 
@@ -315,7 +320,6 @@ COLLECTIONS = (
         references=(
             *_NETWORKS,
             Reference("disks.source", ("compute.disks",), permission="compute.disks.use"),
-            acts_as("serviceAccounts.email"),
         ),
         check=_check_instance,
         failed=_failed,
