@@ -22,17 +22,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
 from cli import run as run_command
-from fleet import environment, monitor, removal, supervise, zones
-from fleet.adhoc import OWNER as OWNER_KEY
+from fleet import environment, monitor, owned, removal, supervise, zones
 from fleet.adhoc import STOP_WHEN_DONE, Phase
 from fleet.controller import Controller, Observation
 from fleet.errors import FleetError
+from fleet.owned import OwnedFleets
 from fleet.request import FleetCommand
 from fleet.supervise import Supervisor
 from infra.engine.named import StackState
 from infra.prices.run import RunPrice
 from infra.settings.schema import Settings
-from pipeline import slices
 from pipeline.decide import Progress
 from pipeline.record import Run
 from pipeline.slices import SliceTrainer
@@ -106,7 +105,7 @@ def _replaced(cloud: SharedCloud) -> Iterator[None]:
 
     store = partial(environment.BucketStore, now=lambda: cloud.now_s)
     replacements: list[tuple[Any, str, Any]] = [
-        *((module, "from_file", _from_file) for module in (environment, supervise, slices)),
+        *((module, "from_file", _from_file) for module in (environment, supervise, owned)),
         *((module, "google_of", lambda _: cloud) for module in (environment, supervise)),
         *((module, "read_stack", lambda _: STACK) for module in (environment, supervise)),
         (environment, "BucketStore", store), (zones, "ThreadPoolExecutor", _Inline),
@@ -157,12 +156,13 @@ class _Trainer(SliceTrainer):
     """The pipeline's, with the program of a person's."""
 
     def __init__(self, cloud: SharedCloud):
-        self._settings, self._google, self._stack = _from_file("dev"), cloud, OWNER.stack  # type: ignore[assignment]
-        self._owner, self._until_s = {"who": "pipeline", "from": "pipeline dev"}, 0.0
+        owner = {"who": "pipeline", "from": "pipeline dev"}
+        self._settings = _from_file("dev")
+        self._fleets = OwnedFleets(cloud, OWNER.stack, "dev", owner)  # type: ignore[arg-type]
         self._requested, self._unseen = False, None
 
     def _item(self, run: Run) -> dict[str, Any]:
-        return _item(run.training_name, "ab", True) | {OWNER_KEY: self._owner}
+        return _item(run.training_name, "ab", True)
 
 
 def _pipeline(cloud: SharedCloud) -> None:

@@ -29,7 +29,7 @@ from cli import job as job_command
 from cli import pipeline as pipeline_command
 from cli import run as run_command
 from cli.__main__ import main as tpu
-from fleet import environment, recovery, removal, supervise
+from fleet import environment, owned, recovery, removal, supervise
 from fleet.environment import google_of, opened
 from fleet.request import FleetCommand
 from fleet.supervise import Supervisor, take_down_ended
@@ -47,7 +47,6 @@ from infra.publish.bundle import assemble
 from infra.publish.upload import upload
 from infra.settings.schema import Settings
 from infra.settings.sources import as_pulumi_hands_it_over
-from pipeline import slices
 from pipeline.record import Run
 from pipeline.slices import SliceTrainer
 from tests.fleet.lab import BUCKET, BUNDLE, CONFIG, PROJECT, STACK
@@ -165,12 +164,12 @@ def _enter(port: str, token: str) -> None:
     replaced: list[tuple[Any, str, Any]] = [
         (HTTPAdapter, "send", send),
         (google.auth, "default", lambda *_, **__: (Credentials(token), PROJECT)),  # type: ignore[no-untyped-call]
-        *((module, "from_file", _from_file) for module in (environment, supervise, slices)),
+        *((module, "from_file", _from_file) for module in (environment, supervise, owned)),
         *((module, "read_stack", lambda _: StackState(STACK, {})) for module in (environment, supervise)),
         (pipeline_command, "from_file", lambda _: of_pipeline(**PIPELINE)),
         (job_command, "from_file", lambda _: of_queue(**{"gcp:project": PROJECT})),
         (job_command, "_jobs", of_team), (run_command, "_entries", lambda *_: Silent()),
-        *((module, "_POLL_S", 0.05) for module in (recovery, removal, slices, run_command)),
+        *((module, "_POLL_S", 0.05) for module in (recovery, removal, owned, run_command)),
         (run_command, "_LOOK_S", 0.0), (client, "_PAUSE_S", 0.01),
     ]  # fmt: skip
     for module, name, value in replaced:
