@@ -95,8 +95,8 @@ _OF_HOST = "a job has whole slices, and a host of tpu has 4 chips: leave --gres 
      "-N 1-3: a job has a number of slices, not a range: write one number"),
     # As `sbatch -N 2 --ntasks-per-node=1` counts.
     (PLAIN, {**nodes(2), "num_tasks": 2},
-     "--ntasks=2: the job has 8 hosts, and srun starts a task on each: leave --ntasks and --ntasks-per-node out "
-     "here, or write them at srun in the job"),
+     "--ntasks=2: the job has 8 hosts, and srun starts a task on each: leave --ntasks and --ntasks-per-node "
+     "out here, or write them at srun in the job"),
     (PLAIN, {"min_mem_per_node": 716800},
      "--mem=716800M: a host of tpu has 700416 MiB for jobs: write less, or leave --mem out, since a job has "
      "its hosts for itself"),
