@@ -15,7 +15,7 @@ from typing import Any
 from fleet.adhoc import PHASE, WHY, Item, Phase, owner, wanted
 from slurm.nodes import SlurmNode
 
-HELD, FAILED = "tpu: ", "tpu failed: "
+HELD, FAILED = "slice: ", "slice failed: "
 """Beginnings of the reasons that this program gives: nodes with the first are resumed by themselves."""
 _TIMED_OUT = "ResumeTimeout reached"  # Slurm's own reason
 
