@@ -55,6 +55,15 @@ local function hosts_of(job, known, name)
   return hosts
 end
 
+-- Fewer tasks than hosts are counted before slices are, and outside of a script end slurmctld 22.05 (docs/log.md).
+local function tasks_wrong(job, hosts)
+  local tasks = given(job.num_tasks)
+  if tasks and tasks < hosts then
+    return "--ntasks=" .. tasks .. ": the job has " .. hosts .. " hosts, and srun starts a task on each: leave " ..
+      "--ntasks and --ntasks-per-node out here, or write them at srun in the job"
+  end
+end
+
 local function memory_wrong(job, known, name)
   local node, cpu = given(job.min_mem_per_node), given(job.min_mem_per_cpu)
   if node and node > known.memory_mib then
@@ -84,7 +93,7 @@ function slurm_job_submit(job, partitions, uid)
   if known == nil then return slurm.SUCCESS end  -- slurmctld says that there is no such partition
   local hosts
   hosts, wrong = hosts_of(job, known, name)
-  wrong = wrong or memory_wrong(job, known, name) or chips_wrong(job, known, name)
+  wrong = wrong or tasks_wrong(job, hosts) or memory_wrong(job, known, name) or chips_wrong(job, known, name)
   if wrong then return refuse(wrong) end
   -- A step of fewer tasks than hosts ends slurmctld 22.05 (SIGFPE): srun asks for it where nobody has counted in hosts.
   if (job.script == nil or job.script == "") and not given(job.req_switch) then

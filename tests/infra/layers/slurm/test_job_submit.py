@@ -77,9 +77,9 @@ def test_a_job_gets_whole_slices(
     assert after["tres_per_node"] == job.get("tres_per_node", f"gres:tpu:{chips}")
 
 
-@pytest.mark.parametrize(("tasks", "expected"), [(2, "8"), (16, "16"), (UNSET, str(UNSET))])
-def test_a_task_for_each_node_becomes_one_for_each_host(submit: Any, tasks: int, expected: str) -> None:
-    assert float(submit(PLAIN, **nodes(2), num_tasks=tasks)[1]["num_tasks"]) == float(expected)
+@pytest.mark.parametrize("tasks", [8, 16, UNSET])
+def test_tasks_for_all_hosts_stay_as_they_are(submit: Any, tasks: int) -> None:
+    assert float(submit(PLAIN, **nodes(2), num_tasks=tasks)[1]["num_tasks"]) == tasks
 
 
 _LESS = "write -N %d or less, or raise nodeCountDynamicMax"
@@ -93,6 +93,10 @@ _OF_HOST = "a job has whole slices, and a host of tpu has 4 chips: leave --gres 
     (HOSTS, nodes(2), "-N 2: a slice (v6e-16) of tpu has 4 hosts, and a job has whole ones: write -N 4"),
     (PLAIN, {"min_nodes": 1, "max_nodes": 3},
      "-N 1-3: a job has a number of slices, not a range: write one number"),
+    # As `sbatch -N 2 --ntasks-per-node=1` counts.
+    (PLAIN, {**nodes(2), "num_tasks": 2},
+     "--ntasks=2: the job has 8 hosts, and srun starts a task on each: leave --ntasks and --ntasks-per-node "
+     "out here, or write them at srun in the job"),
     (PLAIN, {"min_mem_per_node": 716800},
      "--mem=716800M: a host of tpu has 700416 MiB for jobs: write less, or leave --mem out, since a job has "
      "its hosts for itself"),

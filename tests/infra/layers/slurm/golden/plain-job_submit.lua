@@ -54,6 +54,15 @@ local function hosts_of(job, known, name)
   return hosts
 end
 
+-- Fewer tasks than hosts are counted before slices are, and outside of a script end slurmctld 22.05 (docs/log.md).
+local function tasks_wrong(job, hosts)
+  local tasks = given(job.num_tasks)
+  if tasks and tasks < hosts then
+    return "--ntasks=" .. tasks .. ": the job has " .. hosts .. " hosts, and srun starts a task on each: leave " ..
+      "--ntasks and --ntasks-per-node out here, or write them at srun in the job"
+  end
+end
+
 local function memory_wrong(job, known, name)
   local node, cpu = given(job.min_mem_per_node), given(job.min_mem_per_cpu)
   if node and node > known.memory_mib then
@@ -83,10 +92,8 @@ function slurm_job_submit(job, partitions, uid)
   if known == nil then return slurm.SUCCESS end  -- slurmctld says that there is no such partition
   local hosts
   hosts, wrong = hosts_of(job, known, name)
-  wrong = wrong or memory_wrong(job, known, name) or chips_wrong(job, known, name)
+  wrong = wrong or tasks_wrong(job, hosts) or memory_wrong(job, known, name) or chips_wrong(job, known, name)
   if wrong then return refuse(wrong) end
-  -- srun counts a task for each node that was asked for, unless told otherwise.
-  if given(job.num_tasks) and job.num_tasks == given(job.min_nodes) then job.num_tasks = hosts end
   job.min_nodes, job.max_nodes = hosts, hosts
   job.req_switch = hosts / known.hosts
   if job.tres_per_node == nil then job.tres_per_node = "gres:tpu:" .. known.tpus end
