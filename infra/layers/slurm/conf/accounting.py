@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from infra.layers.slurm import names
-from infra.layers.slurm.conf import nodes
 from infra.layers.slurm.settings import SlurmSettings, TeamSettings
 from infra.settings.schema import Settings
 
@@ -29,7 +28,6 @@ def of_slurm_conf(settings: Settings) -> dict[str, object]:
         "AccountingStorageType": "accounting_storage/slurmdbd",
         "AccountingStorageHost": names.controller(settings),
         "AccountingStoragePort": names.SLURMDBD,
-        "AccountingStorageTRES": f"gres/{nodes.TPU}",
         **(limits if desired.accounts else {}),
     }
 

@@ -44,7 +44,6 @@ def text(settings: Settings, address: str) -> str:
         "PropagateResourceLimits": "NONE",
         "SelectType": "select/cons_tres",
         "SelectTypeParameters": "CR_CPU",
-        "GresTypes": nodes.TPU,
         "TopologyPlugin": "topology/tree",
         "TopologyParam": "SwitchAsNodeRank",
         "TreeWidth": 65533,
