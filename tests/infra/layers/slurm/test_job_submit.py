@@ -37,7 +37,7 @@ def _submit(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
     def run(known: Settings, function: str = "slurm_job_submit", **job: Any) -> tuple[str, dict[str, str]]:
         (folder / "job_submit.lua").write_text(job_submit.text(known))
-        fields = {"min_nodes": UNSET, "max_nodes": UNSET, "num_tasks": UNSET, **job}
+        fields = {"min_nodes": UNSET, "max_nodes": UNSET, "num_tasks": UNSET, "script": "#!/bin/bash", **job}
         given = ", ".join(f"{key} = {json.dumps(value)}" for key, value in fields.items())
         line = [lua, str(folder / "run.lua"), str(folder / "job_submit.lua"), f"{{ {given} }}", function]
         done = subprocess.run(line, capture_output=True, text=True, check=True)
@@ -129,8 +129,8 @@ def test_the_tables_name_each_partition_with_its_largest_nodeset() -> None:
     both = [{"name": "all", "nodesets": ["tpu", "more"]}, {"name": "b", "nodesets": ["small"]}]
     assert job_submit.tables(settings(TPU, more, SMALL, partitions=both, nUnit="host")).splitlines() == [
         "PARTITIONS = {",
-        '  ["all"] = { kind = "v6e-16", hosts = 4, slices = 5, tpus = 4, cpus = 180, memory_mib = 700416 },',
-        '  ["b"] = { kind = "v6e-8", hosts = 1, slices = 1, tpus = 8, cpus = 180, memory_mib = 1400832 },',
+        '  ["all"] = { kind = "v6e-16", hosts = 4, slices = 5, cpus = 180, memory_mib = 700416 },',
+        '  ["b"] = { kind = "v6e-8", hosts = 1, slices = 1, cpus = 180, memory_mib = 1400832 },',
         "}",
         'DEFAULT = "all"',
         "COUNTS_SLICES = false",
