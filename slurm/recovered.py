@@ -35,11 +35,11 @@ class Recovered:
             started = _STARTED.search(self._run(["scontrol", "show", "config"]))
             for job, since in (match.groups() for match in configuring):
                 if started and since < started[1] and job not in self._refused:
-                    self._one(job)
+                    self._requeue(job)
         except SlurmError as error:
             _LOG.warning("%s", error)
 
-    def _one(self, job: str) -> None:
+    def _requeue(self, job: str) -> None:
         try:
             self._run(["scontrol", "requeue", job])
         except SlurmError as error:

@@ -2,7 +2,7 @@
 
 Real slurmctld, slurmd and munge in machines that boot, under the roles that the layer's people ask for. A job
 from power-up to power-down, two slices together, a slice preempted under a job that ends bit for bit as the
-undisturbed one, a zone without chips, the controller's plug pulled. What is left is the state disk.
+undisturbed one, a zone without chips, the controller's power lost. What is left is the state disk.
 """
 
 from rehearsal.scenario import steps as step
@@ -70,7 +70,7 @@ SCENARIO = Scenario(
         ),
         step.command("tpu fleet list dev", prints="READY"),
         step.kill("tpu-us-east5-b-0", "power-loss", run="preempted", between=(15, 30)),
-        # The controller's plug is pulled meanwhile: its queue is on a disk of its own.
+        # The controller loses its power meanwhile: its queue is on a disk of its own.
         step.pull(CONTROLLER),
         waits("scontrol ping | grep UP"),
         step.done("preempted"),
