@@ -12,7 +12,7 @@ DATABASE = "slurm_acct_db"
 _UNLIMITED = -1
 
 
-def of_slurm_conf(settings: Settings) -> dict[str, object]:
+def of_slurm_conf(settings: Settings, address: str) -> dict[str, object]:
     """Return the lines of slurm.conf, by key; with accounts, limits hold, and fair share orders the queue."""
     desired = settings[SlurmSettings]
     if not desired.accounting:
@@ -26,7 +26,7 @@ def of_slurm_conf(settings: Settings) -> dict[str, object]:
     }
     return {
         "AccountingStorageType": "accounting_storage/slurmdbd",
-        "AccountingStorageHost": names.controller(settings),
+        "AccountingStorageHost": address,
         "AccountingStoragePort": names.SLURMDBD,
         **(limits if desired.accounts else {}),
     }
