@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from google_facts.agents import AGENTS
 from infra.engine.registry import layers, section_classes
@@ -100,6 +101,9 @@ class Changes:
         place = Path(tempfile.mkdtemp(dir=self._folder))
         self.lab = Lab(place)
         self._warm = Warm(place / "bin", place / "home", self.lab.environment)
+        # Programs that Google runs are packed with the environment's file, which isn't the checkout's here.
+        self._packed = mock.patch("infra.core.packed.path_of", return_value=self.lab.settings)
+        self._packed.start()
         # The variable is what --event-log wants.
         self.lab.environment |= {"PATH": self._warm.path, "PULUMI_DEBUG_COMMANDS": "true"}
         self._write(self.values)
@@ -118,6 +122,7 @@ class Changes:
 
     def close(self) -> None:
         """End the lab."""
+        self._packed.stop()
         self._warm.close()
         self.lab.close()
 
@@ -195,7 +200,7 @@ class Changes:
                 inner = inner[part]
             known = where[-1] in inner if isinstance(inner, dict) else True
             changed = _put(self.values, where, other) if known else _added(self.values, where, other)
-            if not judged(Mutant(changed, "", (where,)), self._folder):
+            if other != value and not judged(Mutant(changed, "", (where,)), self._folder):
                 yield changed
 
     def _steps(self, layer: str, *arguments: str) -> Steps:
@@ -260,7 +265,7 @@ def _candidates(path: str, value: Any) -> Iterator[Any]:
     key = path.rpartition(".")[2].rpartition(":")[2]
     for end, others in OTHERS.items():
         if key == end or (end[:1].isupper() and key.endswith(end)):
-            yield from (other for other in others if other != value)
+            yield from others
     if isinstance(value, bool):
         yield not value
     elif isinstance(value, int | float):
@@ -315,7 +320,11 @@ def _reason(output: str) -> str:
     lines = [line.strip() for line in output.splitlines()]
     errors = [line.partition("error: ")[2] for line in lines if "error: " in line]
     changed = [
-        line for line in lines if line[:2].strip() in ("~", "+", "-", "+-") and "pulumi:pulumi" not in line
+        line
+        for line in lines
+        if line[:2].strip() in ("~", "+", "-", "+-")
+        and "pulumi:pulumi" not in line
+        and not line.endswith("refreshing")
     ]
     return " | ".join(dict.fromkeys([*errors, *changed[:6]]))[:500]
 

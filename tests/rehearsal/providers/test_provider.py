@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from typing import Any
+from unittest.mock import create_autospec
 
 import pytest
 
 from rehearsal.providers.gcp.field import Field
-from rehearsal.providers.gcp.lifecycle import Resource
+from rehearsal.providers.gcp.lifecycle import Context, PlannedUpdate, Resource
 from rehearsal.providers.gcp.provider import Provider
 from rehearsal.providers.gcp.settings import Settings, unknown_settings
 from rehearsal.providers.gcp.types import TYPES
@@ -193,6 +194,15 @@ def test_a_block_keeps_googles_entries_and_loses_those_that_the_program_drops() 
     assert planned["autoscaling"] == {"maxNodeCount": 4, "locationPolicy": "ANY"}
     paths = [d.path for d in provider(region="r").diff(POOL, {**state, "project": "p"}, news).differences]
     assert paths == ["autoscaling.maxNodeCount", "autoscaling.minNodeCount"]
+
+
+def test_what_a_bucket_loses_is_sent_as_null() -> None:
+    bucket = TYPES[BUCKET]
+    planned = {"name": "b", "encryption": None, "logging": None}
+    change = PlannedUpdate(planned, {}, {}, {"encryption", "logging"})
+    assert bucket.written(create_autospec(Context), bucket.table.updates[0], change) == dict.fromkeys(
+        ("encryption", "logging")
+    )
 
 
 def test_a_protected_resource_is_not_deleted_and_an_abandoned_one_is_left() -> None:
