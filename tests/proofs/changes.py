@@ -106,9 +106,9 @@ class Changes:
         self._packed.start()
         # The variable is what --event-log wants.
         self.lab.environment |= {"PATH": self._warm.path, "PULUMI_DEBUG_COMMANDS": "true"}
-        self._write(self.values)
         for name in self._needed:
             self.lab.pulumi(name, "stack", "init", "dev")
+            self._write(self.values)
             plan = self._steps(name, "preview")
             made = self._steps(name, "up", "--yes", "--skip-preview")
             assert plan.fine, plan.output
@@ -239,7 +239,10 @@ class Changes:
         self.lab.grant(f"{ring}/other/cryptoKeys/other", role, f"serviceAccount:{agent}")
 
     def _write(self, values: Values) -> None:
-        lines = (f"  {key}: {json.dumps(value)}\n" for key, value in values.items())
+        """Write settings, and keep the CLI's salt, or each command would make another in a packed file."""
+        lines = [f"  {key}: {json.dumps(value)}\n" for key, value in values.items()]
+        known = self.lab.settings.read_text().splitlines(keepends=True)
+        lines += [line for line in known if line.startswith("encryptionsalt:")]
         self.lab.settings.write_text(f"config:\n{''.join(lines)}")
 
     def _publish(self) -> None:
@@ -324,7 +327,7 @@ def _reason(output: str) -> str:
         for line in lines
         if line[:2].strip() in ("~", "+", "-", "+-")
         and "pulumi:pulumi" not in line
-        and not line.endswith("refreshing")
+        and not line.endswith(("refresh", "refreshing"))
     ]
     return " | ".join(dict.fromkeys([*errors, *changed[:6]]))[:500]
 
