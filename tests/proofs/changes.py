@@ -11,12 +11,14 @@ import json
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 from google_facts.agents import AGENTS
+from infra.catalog import CATALOG
 from infra.engine.registry import layers, section_classes
 from infra.layers.tpu import startup
 from infra.settings.schema import keys_of, records
@@ -24,7 +26,7 @@ from infra.slices.names import bundle_blob, bundle_manifest
 from tests.emulated import NUMBER
 from tests.infra.lab import PROJECT, Lab
 from tests.infra.settings.mutants import FULL, Mutant, Values, Where, _get, _put, judged
-from tests.proofs.others import OTHER_BUNDLE, OTHERS
+from tests.proofs.others import OTHER_BUNDLE, OTHER_IMAGE, OTHERS
 from tests.proofs.warm import Warm
 
 LAYERS = tuple(layer.name for layer in layers() if layer.name != "queue")  # which needs a control plane
@@ -102,8 +104,12 @@ class Changes:
         self.lab = Lab(place)
         self._warm = Warm(place / "bin", place / "home", self.lab.environment)
         # Programs that Google runs are packed with the environment's file, which isn't the checkout's here.
-        self._packed = mock.patch("infra.core.packed.path_of", return_value=self.lab.settings)
-        self._packed.start()
+        self._patched = ExitStack()
+        self._patched.enter_context(mock.patch("infra.core.packed.path_of", return_value=self.lab.settings))
+        images = (CATALOG.default_runtime, OTHER_IMAGE)
+        self._patched.enter_context(
+            mock.patch("rehearsal.cloud.services.tpu.request.RUNTIME_VERSIONS", images)
+        )
         # The variable is what --event-log wants.
         self.lab.environment |= {"PATH": self._warm.path, "PULUMI_DEBUG_COMMANDS": "true"}
         for name in self._needed:
@@ -122,7 +128,7 @@ class Changes:
 
     def close(self) -> None:
         """End the lab."""
-        self._packed.stop()
+        self._patched.close()
         self._warm.close()
         self.lab.close()
 

@@ -8,7 +8,7 @@ from typing import Any
 from infra.layers.pipeline.settings import SMALL_ROLE
 from tests.infra.lab import PROJECT
 
-OTHER_BUNDLE = "cd" * 32
+OTHER_BUNDLE, OTHER_IMAGE = "cd" * 32, "v2-alpha-tpuv6e-2"
 # By the end of their path.
 OTHERS: Mapping[str, Sequence[Any]] = {
     "Users": [["user:eve@example.com"]],
@@ -33,7 +33,7 @@ OTHERS: Mapping[str, Sequence[Any]] = {
     "cpuPoolDiskType": ["pd-ssd"],
     "cpuPoolZones": [["us-east5-b"], ["us-east5-a", "us-east5-b"]],
     "machineType": ["ct6e-standard-4t", "ct6e-standard-8t"],
-    "runtimeVersion": ["v2-alpha-tpuv6e-2", "2.2"],
+    "runtimeVersion": [OTHER_IMAGE, "2.2"],
     "email": ["second@example.com"],
     "webhook": ["https://hooks.example.com/second"],
     "runbooks": ["https://example.com/second"],
