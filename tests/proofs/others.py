@@ -70,6 +70,7 @@ OTHERS: Mapping[str, Sequence[Any]] = {
     "trainTeam": ["vision"],
     "scheduleRegion": ["us-central1"],
     "sparkRole": [SMALL_ROLE],
+    "nodeCountStatic": [4],
     "nUnit": UNITS,
     "homeStorage": HOMES,
     "filestoreTier": TIERS,
