@@ -18,6 +18,7 @@ from slurm.decide import Slice
 from slurm.keep import Keeper, Nodes, Scontrol, declared, keep
 from slurm.machine import Metadata
 from slurm.system import System
+from slurm.watch import Watch
 
 _WATCH_S = 300.0
 _LOG = logging.getLogger(__name__)
@@ -36,7 +37,13 @@ def run(role: str, metadata: Metadata, system: System) -> None:
         settings, reached, slurm = boot.known(metadata), boot.reached(metadata), Scontrol()
         keeper = Keeper(settings, google_of(settings), os.environ[STACK_ID_VARIABLE], reached, slurm)
         files = Files(configure.files(settings, reached, role), declared(settings, reached), slurm, system)
-        keep(keeper, Path(names.REQUESTS), changed.is_set, time.sleep, files.apply)
+        watch = Watch(settings, slurm)
+
+        def beside() -> None:
+            files.apply()
+            watch.look()
+
+        keep(keeper, Path(names.REQUESTS), changed.is_set, time.sleep, beside)
     else:
         changed.wait()
     _LOG.info("another program: the start-up script fetches it")

@@ -23,6 +23,10 @@ from infra.layers.slurm.settings import FILESTORE, SlurmSettings
 from infra.layers.storage.outputs import StorageOutputs
 from infra.layers.tpu.outputs import TpuOutputs
 from infra.settings.schema import Settings
+from infra.settings.sources import ROOT
+
+_BESIDE = tuple(f"workload/{name}.py" for name in ("arguments", "errors", "place", "slurm"))
+"""What workload.host, which sends a machine's lines to Cloud Logging, imports."""
 
 
 class Program(pulumi.ComponentResource):
@@ -32,7 +36,8 @@ class Program(pulumi.ComponentResource):
 
     def __init__(self, settings: Settings, bucket: pulumi.Input[str], opts: pulumi.ResourceOptions):
         super().__init__("tpu:slurm:Program", names.name(settings), None, opts)
-        archive = packed(settings, (*PACKAGES, "slurm"))
+        beside = {name: ROOT / name for name in _BESIDE}
+        archive = packed(settings, (*PACKAGES, "slurm", "workload/host"), beside=beside)
         sha256 = hashlib.sha256(archive.read_bytes()).hexdigest()
         name = f"{names.programs(settings)}/{sha256}.zip"
         gcp.storage.BucketObject(

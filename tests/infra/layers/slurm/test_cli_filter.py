@@ -107,5 +107,6 @@ def test_more_slices_than_there_are_is_refused_as_for_sbatch(command: Any, known
     most, unit = ("3", 1) if known is PLAIN else ("12", 4)
     asked = str(4 * unit)
     assert command(known, {**UNSET, "nodes": asked})[2] == (
-        f"-N {asked}: a job of tpu has 3 slices at most: write -N {most} or less, or raise nodeCountDynamicMax"
+        f"-N {asked}: a job of tpu has 3 slices at most: write -N {most} or less, "
+        "or raise nodeCountDynamicMax"
     )

@@ -134,8 +134,8 @@ def test_a_job_without_a_script_is_refused_unless_its_nodes_were_counted(
 
 def test_switches_beside_other_hosts_are_refused(submit: Any) -> None:
     assert submit(PLAIN, req_switch=2, **nodes(2))[0] == (
-        "-N 2 with --switches=2: beside --switches, -N counts hosts, and a slice of tpu has 4: leave --switches "
-        "out; srun takes -n 8 or more outside of a job"
+        "-N 2 with --switches=2: beside --switches, -N counts hosts, and a slice of tpu has 4: "
+        "leave --switches out; srun takes -n 8 or more outside of a job"
     )
 
 
