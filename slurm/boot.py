@@ -71,8 +71,8 @@ def boot(role: str, metadata: Metadata, system: System, client: Client | None = 
     """
     if role not in names.ROLES:
         raise SlurmError(f"slurm boot {role}: the roles are {', '.join(names.ROLES)}")
-    _unit(system, unit.LOGS, unit.logs_unit(f"slurm logs {role}", PROGRAM))
     settings = known(metadata)
+    _unit(system, unit.LOGS, unit.logs_unit(f"slurm logs {role}", PROGRAM))
     client = client or Client(settings.project)
     system.folder(names.LOGS, owner="slurm")
     if role == names.CONTROLLER:

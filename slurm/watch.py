@@ -49,9 +49,9 @@ class Watch:
         slurm: Nodes,
         queue: Callable[[], list[Job]] = _queue,
         now: Callable[[], float] = time.monotonic,
-        tell: Callable[[str], None] = _LOG.info,
+        report: Callable[[str], None] = _LOG.info,
     ):
-        self._slurm, self._queue, self._now, self._tell = slurm, queue, now, tell
+        self._slurm, self._queue, self._now, self._report = slurm, queue, now, report
         self._partitions = [
             _Partition(
                 partition.name,
@@ -88,7 +88,7 @@ class Watch:
                     "partition": partition.name, "waiting": waiting, "standing_s": round(standing_s),
                     "down": len(down), "reasons": reasons,
                 }  # fmt: skip
-                self._tell(events.line(EVENT, details))
+                self._report(events.line(EVENT, details))
 
 
 class _Partition:
@@ -123,5 +123,5 @@ def _waits(job: Job, free: int) -> bool:
 
 
 def _down(host: SlurmNode) -> bool:
-    """Return whether no job gets a host, and nobody has asked for that."""
+    """Return whether no job gets a host, although no administrator has drained it."""
     return host.base == "DOWN" or (host.held and host.reason.startswith((HELD, FAILED)))

@@ -48,11 +48,11 @@ def _command(tmp_path_factory: pytest.TempPathFactory) -> Any:
         given = ", ".join(f'{key} = "{value}"' for key, value in options.items())
         line = [lua, folder / "run.lua", folder / scripts[0], f"{{ {given} }}", folder / scripts[1]]
         done = subprocess.run(line, capture_output=True, text=True, check=True, env=environment)
-        options_line, said = done.stdout.splitlines()
-        asked, switches = options_line.split(" ")
-        code, _, message = said.partition(" ")
+        counted, result = done.stdout.splitlines()
+        number, switches = counted.split(" ")
+        code, _, message = result.partition(" ")
         assert (code == "0") == (message == ""), done.stdout
-        return asked, switches, message
+        return number, switches, message
 
     return run
 
@@ -97,16 +97,16 @@ def test_what_is_counted_already_is_not_counted_again(command: Any) -> None:
 
 @pytest.mark.parametrize("options", [UNSET, {**UNSET, "nodes": "2"}])
 def test_a_step_of_a_job_keeps_its_options(command: Any, options: dict[str, str]) -> None:
-    asked, switches, message = command(PLAIN, options, SLURM_JOB_ID="7")
-    assert (asked, switches) == (options["nodes"], "unset")
+    number, switches, message = command(PLAIN, options, SLURM_JOB_ID="7")
+    assert (number, switches) == (options["nodes"], "unset")
     assert message == _ELSEWHERE, "a step asks slurmctld for no job; one that nobody has counted is refused"
 
 
 @pytest.mark.parametrize("known", [PLAIN, HOSTS])
 def test_more_slices_than_there_are_is_refused_as_for_sbatch(command: Any, known: Settings) -> None:
     most, unit = ("3", 1) if known is PLAIN else ("12", 4)
-    asked = str(4 * unit)
-    assert command(known, {**UNSET, "nodes": asked})[2] == (
-        f"-N {asked}: a job of tpu has 3 slices at most: write -N {most} or less, "
+    number = str(4 * unit)
+    assert command(known, {**UNSET, "nodes": number})[2] == (
+        f"-N {number}: a job of tpu has 3 slices at most: write -N {most} or less, "
         "or raise nodeCountDynamicMax"
     )
