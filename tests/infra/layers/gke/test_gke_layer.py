@@ -20,10 +20,8 @@ from tests.infra.recording import BASE, DNS_NAME, PROJECT_NUMBER, UNKNOWN, Recor
 CLUSTER, POOL = "gcp:container/cluster:Cluster", "gcp:container/nodePool:NodePool"
 SUBNET, BUCKET = "gcp:compute/subnetwork:Subnetwork", "gcp:storage/bucket:Bucket"
 ACCOUNT, ACT_AS = "gcp:serviceaccount/account:Account", "gcp:serviceaccount/iAMMember:IAMMember"
-PROJECT_MEMBER, BUCKET_MEMBER = (
-    "gcp:projects/iAMMember:IAMMember",
-    "gcp:storage/bucketIAMMember:BucketIAMMember",
-)
+PROJECT_MEMBER = "gcp:projects/iAMMember:IAMMember"
+BUCKET_MEMBER = "gcp:storage/bucketIAMMember:BucketIAMMember"
 TRAIN: dict[str, Any] = {"name": "train", "acceleratorType": "v6e-16", "zone": "us-east5-b"}
 NODES = "tpu-gke-nodes@my-project.iam.gserviceaccount.com"
 
