@@ -15,6 +15,7 @@ from infra.settings.schema import Settings
 from tests.infra.layers.slurm.cluster import SMALL, TPU, settings
 
 UNSET = 4294967294
+SCRIPT = "#!/bin/bash"
 _RUN = """
 slurm = { SUCCESS = 0, ERROR = -1, log_user = function(text) said = text end }
 dofile(arg[1])
@@ -37,8 +38,11 @@ def _submit(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
     def run(known: Settings, function: str = "slurm_job_submit", **job: Any) -> tuple[str, dict[str, str]]:
         (folder / "job_submit.lua").write_text(job_submit.text(known))
-        fields = {"min_nodes": UNSET, "max_nodes": UNSET, "num_tasks": UNSET, "script": "#!/bin/bash", **job}
-        given = ", ".join(f"{key} = {json.dumps(value)}" for key, value in fields.items())
+        unset = dict.fromkeys(("min_nodes", "max_nodes", "num_tasks", "req_switch"), UNSET)
+        fields = {**unset, "script": SCRIPT, **job}
+        given = ", ".join(
+            f"{key} = {json.dumps(value)}" for key, value in fields.items() if value is not None
+        )
         line = [lua, str(folder / "run.lua"), str(folder / "job_submit.lua"), f"{{ {given} }}", function]
         done = subprocess.run(line, capture_output=True, text=True, check=True)
         code, message, *rest = done.stdout.splitlines()
@@ -108,6 +112,28 @@ def test_what_no_slice_gives_is_refused_with_a_sentence(
     submit: Any, known: Settings, job: dict[str, Any], expected: str
 ) -> None:
     assert submit(known, **job)[0] == expected
+
+
+@pytest.mark.parametrize("script", [None, ""])
+def test_a_job_without_a_script_is_refused_unless_its_nodes_were_counted(
+    submit: Any, script: str | None
+) -> None:
+    """cli_filter.lua of login nodes counts them; a step of fewer tasks than hosts ends slurmctld 22.05."""
+    message, after = submit(PLAIN, script=script, **nodes(2))
+    assert (
+        message
+        == "srun and salloc start a job on a login node alone, where -N counts what it counts for sbatch"
+    )
+    assert after["min_nodes"] == "2"
+    message, after = submit(PLAIN, script=script, req_switch=2, **nodes(8))
+    assert (message, after["min_nodes"], after["req_switch"]) == ("", "8", "2")
+
+
+def test_switches_beside_other_hosts_are_refused(submit: Any) -> None:
+    assert submit(PLAIN, req_switch=2, **nodes(2))[0] == (
+        "-N 2 with --switches=2: beside --switches, -N counts hosts, and a slice of tpu has 4: "
+        "leave --switches out; srun takes -n 8 or more outside of a job"
+    )
 
 
 def test_a_partition_that_there_isnt_is_left_to_slurm(submit: Any) -> None:
