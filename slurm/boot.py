@@ -99,10 +99,10 @@ def _controller(metadata: Metadata, settings: Settings, system: System, client: 
     if desired.accounting:
         _step("accounting")
         accounting.start(system, settings, _BUNDLES / metadata.value(names.BUNDLE_KEY))
+        # Before slurmctld starts: it misses an account that is added while it makes itself known to slurmdbd.
+        accounting.limits(system, settings)
     _step("slurmctld")
     configure.start(system, changed=False)
-    if desired.accounting:
-        accounting.limits(system, settings)
 
 
 def _login(metadata: Metadata, settings: Settings, system: System, client: Client) -> None:
