@@ -359,8 +359,7 @@ def test_every_cluster_but_that_of_dev_is_protected_unless_the_settings_say_othe
 
 
 def test_groups_are_known_by_the_one_that_the_settings_name() -> None:
-    group = "gke-security-groups@example.com"
-    inputs = up(securityGroup=group).only(CLUSTER).inputs
+    inputs = up(securityGroup=(group := "gke-security-groups@example.com")).only(CLUSTER).inputs
     assert inputs["authenticatorGroupsConfig"] == {"securityGroup": group}
 
 
@@ -384,7 +383,6 @@ def test_an_update_without_the_control_planes_name_fails_and_replaces_no_provide
 ) -> None:
     config: Any = SimpleNamespace(dns_endpoint_config=SimpleNamespace(endpoint=""))
     monkeypatch.setattr(pulumi.runtime, "is_dry_run", lambda: False)
-    with pytest.raises(
-        CommandError, match="no DNS endpoint yet\n    fix: pulumi -C infra/layers/gke refresh"
-    ):
+    fix = "no DNS endpoint yet\n    fix: pulumi -C infra/layers/gke refresh"
+    with pytest.raises(CommandError, match=fix):
         dns_name(config)
