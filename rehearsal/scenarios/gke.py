@@ -12,6 +12,9 @@ from rehearsal.scenario.scenario import Scenario
 
 TRAIN = pool("train", "v6e-8", machineType="ct6e-standard-4t", count=2)
 FLEX = pool("flex", "v6e-4", flexStart=True)
+# Holds its slice until it is moved or preempted, for 90 s at most, and ends when it runs again: a shorter
+# sleep is over before a busy machine has submitted the next job.
+HOLD = "bash -c 'again=$CHECKPOINT_DIR/$HOSTNAME; [ -e $again ] || { touch $again; sleep 90; }'"
 SCENARIO = Scenario(
     clock=60,
     control_planes=True,
@@ -85,7 +88,7 @@ SCENARIO = Scenario(
         step.same("still", "moved"),
         # Maintenance: a drained node spends no restart; and a program that fails ends its job at once.
         step.command(
-            'tpu job submit dev vision --pool train --name drained --detach -- bash -c "sleep 6"',
+            f"tpu job submit dev vision --pool train --name drained --detach -- {HOLD}",
             prints="submitted",
         ),
         step.start("broken", '! tpu job submit dev vision --pool train --name broken -- bash -c "exit 1"'),
@@ -110,10 +113,7 @@ SCENARIO = Scenario(
         step.stop("broken", prints="broken: failed", wait=True),
         # Two teams and four jobs on two slices: by priority, then by age.
         step.command(
-            (
-                "tpu job submit dev vision --pool train --name first --priority low --detach -- bash "
-                '-c "sleep 6"'
-            ),
+            f"tpu job submit dev vision --pool train --name first --priority low --detach -- {HOLD}",
             prints="submitted",
         ),
         step.command(
@@ -124,7 +124,7 @@ SCENARIO = Scenario(
             prints="submitted",
         ).by("ci"),
         step.command(
-            'tpu job submit dev vision --pool train --name second --detach -- bash -c "sleep 6"',
+            f"tpu job submit dev vision --pool train --name second --detach -- {HOLD}",
             prints="submitted",
         ),
         step.command("tpu job list dev vision", prints="second +medium"),
