@@ -1,4 +1,4 @@
-"""Programs of a machine of the cluster: `python -m slurm boot ROLE`, `python -m slurm keep ROLE`.
+"""Programs of a machine of the cluster: `python -m slurm boot|keep|logs ROLE`.
 
 Exit status: 0 done · 1 failed · 2 usage · 75 failed, and may succeed a little later.
 """
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from infra.errors import InfraError
 from infra.layers.slurm import names
-from slurm import boot, daemon
+from slurm import boot, daemon, logs
 from slurm.machine import Metadata
 from slurm.system import System
 
@@ -22,15 +22,17 @@ TRY_AGAIN = 75
 def main(arguments: Sequence[str]) -> int:
     """Run a program; return the exit status."""
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-    if len(arguments) != 2 or arguments[0] not in ("boot", "keep") or arguments[1] not in names.ROLES:
-        print(f"usage: python -m slurm boot|keep {'|'.join(names.ROLES)}", file=sys.stderr)
+    if len(arguments) != 2 or arguments[0] not in ("boot", "keep", "logs") or arguments[1] not in names.ROLES:
+        print(f"usage: python -m slurm boot|keep|logs {'|'.join(names.ROLES)}", file=sys.stderr)
         return 2
     program, role = arguments
     try:
         if program == "boot":
             boot.boot(role, Metadata(), System())
-        else:
+        elif program == "keep":
             daemon.run(role, Metadata(), System())
+        else:
+            logs.run()
     except InfraError as error:
         # One line: the machine's status holds the last one.
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)

@@ -18,14 +18,15 @@ from infra.settings.schema import Settings
 from infra.slices.names import STACK_ID_VARIABLE
 from slurm import accounting, configure, disk, munge
 from slurm.errors import SlurmError
+from slurm.logs import KEEPER
 from slurm.machine import Metadata
 from slurm.system import System
+from workload.host import unit
 
 PROGRAM = "/opt/slurm/program"
 """Link to the folder of the present program."""
 PYTHON = "/opt/tpu/venv/bin/python"
 _BUNDLES = Path("/opt/tpu/bundles")
-KEEPER = "slurm-keep.service"
 _UNIT = f"""\
 [Unit]
 Description=Slices and files of the Slurm cluster
@@ -71,13 +72,14 @@ def boot(role: str, metadata: Metadata, system: System, client: Client | None = 
     if role not in names.ROLES:
         raise SlurmError(f"slurm boot {role}: the roles are {', '.join(names.ROLES)}")
     settings = known(metadata)
+    _unit(system, unit.LOGS, unit.logs_unit(f"slurm logs {role}", PROGRAM))
     client = client or Client(settings.project)
     system.folder(names.LOGS, owner="slurm")
     if role == names.CONTROLLER:
         _controller(metadata, settings, system, client)
     else:
         _login(metadata, settings, system, client)
-    _keeper(role, metadata.value(names.STACK_KEY), system)
+    _unit(system, KEEPER, _UNIT.format(role=role, stack=metadata.value(names.STACK_KEY)))
 
 
 def _controller(metadata: Metadata, settings: Settings, system: System, client: Client) -> None:
@@ -120,11 +122,11 @@ def _login(metadata: Metadata, settings: Settings, system: System, client: Clien
         raise SlurmError(f"slurmctld at {address} doesn't answer: {answer.strip()[:200]}")
 
 
-def _keeper(role: str, stack: str, system: System) -> None:
-    """Start the daemon anew: its program may be a new one."""
-    system.write(f"/etc/systemd/system/{KEEPER}", _UNIT.format(role=role, stack=stack))
+def _unit(system: System, name: str, text: str) -> None:
+    """Start a daemon anew: its program may be another one."""
+    system.write(f"/etc/systemd/system/{name}", text)
     system.run(["systemctl", "daemon-reload"])
-    system.start(KEEPER, again=True)
+    system.start(name, again=True)
 
 
 def _step(text: str) -> None:

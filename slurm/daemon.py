@@ -17,7 +17,9 @@ from slurm import boot, configure
 from slurm.decide import Slice
 from slurm.keep import Keeper, Nodes, Scontrol, declared, keep
 from slurm.machine import Metadata
+from slurm.recovered import Recovered
 from slurm.system import System
+from slurm.watch import Watch
 
 _WATCH_S = 300.0
 _LOG = logging.getLogger(__name__)
@@ -36,7 +38,14 @@ def run(role: str, metadata: Metadata, system: System) -> None:
         settings, reached, slurm = boot.known(metadata), boot.reached(metadata), Scontrol()
         keeper = Keeper(settings, google_of(settings), os.environ[STACK_ID_VARIABLE], reached, slurm)
         files = Files(configure.files(settings, reached, role), declared(settings, reached), slurm, system)
-        keep(keeper, Path(names.REQUESTS), changed.is_set, time.sleep, files.apply)
+        recovered, watch = Recovered(), Watch(settings, slurm)
+
+        def beside() -> None:
+            recovered.requeue()
+            files.apply()
+            watch.look()
+
+        keep(keeper, Path(names.REQUESTS), changed.is_set, time.sleep, beside)
     else:
         changed.wait()
     _LOG.info("another program: the start-up script fetches it")

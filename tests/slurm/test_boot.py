@@ -19,6 +19,7 @@ from slurm.errors import SlurmError
 from slurm.keep import declared
 from tests.slurm import lab
 from tests.slurm.machine import ACCOUNTS, SECRET, Attributes, DiesError, Machine, Secrets
+from workload.host import unit
 
 KEY = b"k" * 128
 _PARTITIONS = """
@@ -164,7 +165,7 @@ def test_a_key_that_differs_is_one_message_and_nothing_is_started(
     assert text.startswith("munge's key differs: /var/lib/slurm-state/munge.key is another one")
     assert f"sudo rm {munge.COPY}" in text
     assert "gcloud secrets versions add slurm-dev-munge" in text
-    assert not machine.started
+    assert machine.started == {unit.LOGS}, "which sends the message"
 
 
 def test_an_addition_whose_answer_is_lost_adds_the_same_key_again(machine: Machine) -> None:
@@ -185,12 +186,12 @@ def test_a_login_node_mounts_home_and_asks_slurmctld(monkeypatch: pytest.MonkeyP
     machine = Machine(tmp_path)
     settings = up(monkeypatch, machine, Secrets(KEY), names.LOGIN, ACCOUNTS)
     assert machine.mounts == {"/home": lab.REACHED.home}
-    assert machine.started == {"munge.service", boot.KEEPER}
+    assert machine.started == {"munge.service", boot.KEEPER, unit.LOGS}
     assert not machine.path("/etc/slurm/slurmdbd.conf").exists()
     assert not configure.differing(machine, configure.files(settings, lab.REACHED, names.LOGIN))
-    unit = machine.path(f"/etc/systemd/system/{boot.KEEPER}").read_text()
-    assert "-m slurm keep login" in unit
-    assert "TPU_STACK_ID=0123abc" in unit
+    service = machine.path(f"/etc/systemd/system/{boot.KEEPER}").read_text()
+    assert "-m slurm keep login" in service
+    assert "TPU_STACK_ID=0123abc" in service
 
 
 @pytest.mark.parametrize(("words", "message"), [

@@ -105,7 +105,7 @@ def test_no_shell_reads_what_a_program_gets() -> None:
 @pytest.mark.parametrize("words", [[], ["boot"], ["boot", "compute"], ["dance", "login"]])
 def test_the_program_is_used_with_a_role(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert program.main(words) == 2
-    assert "usage: python -m slurm boot|keep controller|login" in capsys.readouterr().err
+    assert "usage: python -m slurm boot|keep|logs controller|login" in capsys.readouterr().err
 
 
 def test_a_boot_that_fails_is_tried_again_by_the_start_up_script(

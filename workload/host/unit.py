@@ -113,6 +113,7 @@ Restart=always
 RestartSec=5
 """
 
+LOGS, CURSOR = "tpu-logs.service", "/var/lib/tpu-logs/cursor"
 _LOGS = """\
 [Unit]
 Description=Logs of boot and job to Cloud Logging
@@ -126,7 +127,8 @@ StartLimitIntervalSec=0
 DynamicUser=yes
 SupplementaryGroups=systemd-journal
 StateDirectory=tpu-logs
-ExecStart=/opt/tpu/venv/bin/python -m workload.host logs --cursor /var/lib/tpu-logs/cursor
+WorkingDirectory={folder}
+ExecStart=/opt/tpu/venv/bin/python -m {command}
 KillMode=mixed
 TimeoutStopSec=10
 Restart=always
@@ -184,9 +186,9 @@ def heartbeat_unit(run: str) -> str:
     return _HEARTBEAT.format(id=command_id(run))
 
 
-def logs_unit() -> str:
-    """Return the text of `tpu-logs.service`."""
-    return _LOGS
+def logs_unit(command: str = f"workload.host logs --cursor {CURSOR}", folder: str = "/") -> str:
+    """Return the text of `tpu-logs.service`: a module with its arguments, run in a folder."""
+    return _LOGS.format(command=command, folder=folder)
 
 
 def words(run: str) -> list[str]:

@@ -11,7 +11,7 @@ from infra.core.providers import GOOGLE
 from infra.google.ids import of_compute
 from infra.google.quotas import Use, chips, cpus
 from infra.google.role import Role, act_as
-from infra.layers.slurm import access, names, price, startup
+from infra.layers.slurm import access, names, price, startup, watched
 from infra.layers.slurm.outputs import SlurmOutputs
 from infra.layers.slurm.rules import RULES, checked
 from infra.layers.slurm.settings import FILESTORE, NodesetSettings, SlurmSettings
@@ -155,6 +155,12 @@ LAYER = Layer(
             "projects/{project}/secrets/{secretId} {role} {member}"
         ),
     },
-    hooks=Hooks(acting=_ACTING, quotas=_quotas, bundle=startup.BUNDLE),
+    hooks=Hooks(
+        acting=_ACTING,
+        quotas=_quotas,
+        bundle=startup.BUNDLE,
+        metrics=watched.METRICS,
+        alerts=watched.ALERTS,
+    ),
     program=deferred(f"{__package__}.program"),
 )

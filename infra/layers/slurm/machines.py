@@ -38,8 +38,8 @@ def machine(
     """Declare a machine without an external address; its metadata changes in place."""
     desired = settings[SlurmSettings]
     kind = desired.controller_machine_type if role == names.CONTROLLER else desired.login_machine_type
-    own = {"startup-script": startup.loader(), names.MACHINE_KEY: name, names.ROLE_KEY: role}
-    attributes = {**own, **metadata, **_COMMON}
+    own = {names.MACHINE_KEY: name, names.ROLE_KEY: role, names.ZONE_KEY: names.zone(settings)}
+    attributes = {"startup-script": startup.loader(), **own, **metadata, **_COMMON}
     return gcp.compute.Instance(
         name,
         name=name,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from pathlib import Path
 
 import pulumi
 import pulumi_gcp as gcp
@@ -23,6 +24,16 @@ from infra.layers.slurm.settings import FILESTORE, SlurmSettings
 from infra.layers.storage.outputs import StorageOutputs
 from infra.layers.tpu.outputs import TpuOutputs
 from infra.settings.schema import Settings
+from infra.settings.sources import ROOT
+
+_BESIDE = tuple(f"workload/{name}.py" for name in ("arguments", "errors", "place", "slurm"))
+"""What workload.host, which sends a machine's lines to Cloud Logging, imports."""
+
+
+def archive_of(settings: Settings) -> Path:
+    """Return the zip of what the machines run, with the settings."""
+    beside = {name: ROOT / name for name in _BESIDE}
+    return packed(settings, (*PACKAGES, "slurm", "workload/host"), beside=beside)
 
 
 class Program(pulumi.ComponentResource):
@@ -32,7 +43,7 @@ class Program(pulumi.ComponentResource):
 
     def __init__(self, settings: Settings, bucket: pulumi.Input[str], opts: pulumi.ResourceOptions):
         super().__init__("tpu:slurm:Program", names.name(settings), None, opts)
-        archive = packed(settings, (*PACKAGES, "slurm"))
+        archive = archive_of(settings)
         sha256 = hashlib.sha256(archive.read_bytes()).hexdigest()
         name = f"{names.programs(settings)}/{sha256}.zip"
         gcp.storage.BucketObject(

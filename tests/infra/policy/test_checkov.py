@@ -23,7 +23,7 @@ from tests.limits import HANG_S
 ROOT = Path(__file__).parents[3]
 REASONS = Path(__file__).with_name("checkov.yaml")
 EVERYTHING = {**ALL, "gke:securityGroup": "gke-security-groups@example.com"}
-FOUND_BY_BOTH = "B01 B02 B03 I01 I02 I03 I10 K03 K04 K06 K11 K12 N02 N03 T01"
+FOUND_BY_BOTH = "B01 B02 B03 I01 I02 I03 I10 K03 K04 K06 K11 K12 N02 N03 T01 T04 T05 T06 T07 T12 T13"
 """Rules whose mutants checkov finds, too; its checks of the others know other types, or look elsewhere."""
 
 pytestmark = [pytest.mark.prove, pytest.mark.slow]

@@ -28,6 +28,10 @@ from infra.layers.tpu import startup
 from rehearsal.cloud.control import Control
 from rehearsal.cloud.services.monitoring.telemetry import picture
 from rehearsal.cloud.services.tpu.quotas import REVOCABLE
+from slurm import logs
+from slurm.decide import HELD
+from slurm.jobs import Job
+from slurm.watch import Watch
 from tests.cli.call import call
 from tests.infra.layers.monitoring.watched import (
     PROJECT,
@@ -38,6 +42,7 @@ from tests.infra.layers.monitoring.watched import (
     Watched,
     alert_of,
 )
+from tests.slurm.lab import Nodes, settings
 from tests.views.pages import assert_stands_alone
 from workload.host import events
 from workload.runs.step_log import StepLog
@@ -208,6 +213,35 @@ def sweep_failed(lab: Watched) -> None:
     lab.minutes(1)
 
 
+class Partition:
+    """A Slurm cluster whose watch reports each minute what it sees."""
+
+    def __init__(self, lab: Watched):
+        self._lab, self._lines, self._now_s = lab, list[str](), 0.0
+        self.nodes, self.queue = Nodes(settings()), list[Job]()
+        self._watch = Watch(
+            settings(), self.nodes, lambda: self.queue, lambda: self._now_s, self._lines.append
+        )
+
+    def minute(self) -> None:
+        self._now_s += 60.0
+        self._watch.look()
+        self._lab.printed("slurm-dev-controller", self._lines, logs.KEEPER)
+        self._lines.clear()
+
+
+def slurm_queue_stuck(lab: Watched) -> None:
+    cluster = Partition(lab)
+    cluster.queue = [Job("7", "ada", "tpu", "CONFIGURING", 4, 1, "0:00", "N/A", "None", "", "a.sh")]
+    lab.minutes(75, cluster.minute)
+
+
+def slurm_nodes_down(lab: Watched) -> None:
+    cluster = Partition(lab)
+    cluster.nodes.set("tpu-0", "IDLE", "POWERED_DOWN", "DRAIN", reason=f"{HELD}quota: TPUV6E in us-east5-b")
+    lab.minutes(25, cluster.minute)
+
+
 FAULTS: dict[str, Callable[[Watched], None]] = {
     "boot-failed": boot_failed,
     "job-failing": job_failing,
@@ -226,6 +260,8 @@ FAULTS: dict[str, Callable[[Watched], None]] = {
     "bucket-access-changed": granted("wire-test-checkpoints-steps", "user:ada@example.com"),
     "batch-failed": batch_failed,
     "pipeline-failed": pipeline_failed,
+    "slurm-queue-stuck": slurm_queue_stuck,
+    "slurm-nodes-down": slurm_nodes_down,
 }
 
 
@@ -408,10 +444,15 @@ def test_the_first_command_finds_the_line_of_the_fault(
     """`tpu logs` of the runbooks, by its own code, on the entries of the faults."""
     boot_failed(lab)
     printed_events(lab, "save-failed", 1)
+    slurm_nodes_down(lab)
     session = Session()
     session.headers["Authorization"] = f"Bearer {lab.environment['GOOGLE_OAUTH_ACCESS_TOKEN']}"
     session.mount("https://logging.googleapis.com", ToLab(lab.urls["logging.googleapis.com"]))
-    for alert, line in (("boot-failed", "boot failed in stage bundle"), ("checkpoint-failed", "save-failed")):
+    for alert, line in (
+        ("boot-failed", "boot failed in stage bundle"),
+        ("checkpoint-failed", "save-failed"),
+        ("slurm-nodes-down", "slice: quota: TPUV6E in us-east5-b"),
+    ):
         result = FIRST.search(documentation.page(alert))
         assert result
         words = [word for word in shlex.split(result[1].replace("ENV", "dev"))[2:] if not word.endswith("h")]

@@ -41,8 +41,10 @@ WATCHED = f"""\
     - {{name: bus, topic: tpu-alerts}}
     - {{name: hook, webhook: "https://hooks.example.com/tpu"}}
   pipeline:rawBucketName: {PROJECT}-raw
+  slurm:nodesets:
+    - {{name: slurm, acceleratorType: v6e-16, zone: us-east5-b, spot: true, nodeCountDynamicMax: 8}}
 """
-"""Settings of the layer, and of another one that declares alerts."""
+"""Settings of the layer, and of others that declare alerts."""
 _cursors = itertools.count(1)
 
 

@@ -1,16 +1,18 @@
 """Declarations of the slurm layer: machines, disk, secret, grants, ports, prices and outputs."""
 
 import re
+import subprocess
+import sys
 import zipfile
+from pathlib import Path
 from typing import Any
 
 import pulumi
 import pytest
 
-from infra.core import packed
 from infra.engine import prices, registry
 from infra.engine.settings import parse
-from infra.layers.slurm import access, firewall, names
+from infra.layers.slurm import access, firewall, names, program
 from infra.layers.slurm.outputs import SlurmOutputs
 from infra.prices.row import PriceRow
 from infra.settings.schema import ADDED_SLICES
@@ -49,6 +51,7 @@ def test_the_controller_has_its_disk_and_its_address_and_no_way_out(preview: boo
     assert "startup.sh" in metadata.pop("startup-script")
     assert metadata == {
         "tpu-slice": "slurm-dev-controller", "tpu-bucket": "bucket-that-is-up", "tpu-bundle": "cd" * 32,
+        "tpu-zone": "us-east5-b",
         "slurm-role": "controller", "slurm-environment": "dev", "slurm-stack": "0123abc",
         "slurm-controller": "10.64.32.9" if not preview else UNKNOWN,
         "slurm-home": "10.64.32.9:/home" if not preview else UNKNOWN,
@@ -238,12 +241,24 @@ def test_a_kept_firewall_is_left_to_its_owner() -> None:
     assert run("slurm", {**CLUSTER, **own}, up=UP).of(FIREWALL) == []
 
 
-def test_the_program_is_named_by_its_content_and_has_what_the_machines_run() -> None:
+def test_the_program_is_named_by_its_content_and_has_what_the_machines_run(tmp_path: Path) -> None:
     first, second = (up().only("gcp:storage/bucketObject:BucketObject").inputs["name"] for _ in range(2))
     assert first == second
-    with zipfile.ZipFile(packed.packed(settings(), (*packed.PACKAGES, "slurm"))) as archive:
-        listed = set(archive.namelist())
-    assert {"infra/layers/slurm/conf/job_submit.lua", "Pulumi.dev.yaml", "fleet/adhoc.py"} <= listed
+    with zipfile.ZipFile(program.archive_of(settings())) as archive:
+        archive.extractall(tmp_path)
+    assert (tmp_path / "infra/layers/slurm/conf/job_submit.lua").exists()
+    assert (tmp_path / "Pulumi.dev.yaml").exists()
+    code = """
+import slurm.__main__, sys
+print(*(item.__file__ for name, item in sys.modules.items() if name.partition(".")[0] in sys.argv[1:]))
+"""
+    own = ["fleet", "infra", "slurm", "workload"]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *own], cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert "workload/host/logs.py" in done.stdout
+    assert all(name.startswith(f"{tmp_path}/") for name in done.stdout.split())
 
 
 @pytest.mark.parametrize(("published", "missing", "refused"), [

@@ -1,0 +1,46 @@
+"""Metrics of what the controller reports of its queue (slurm/watch.py), and the alerts on them."""
+
+from infra.core.watched import HOST, Alert, Count, LogMetric, Query, mean
+from infra.settings.schema import Settings
+
+_EVENT = 'logName="{log}" AND jsonPayload.event="slurm-queue"'
+_PARTITION = {"partition": "EXTRACT(jsonPayload.partition)"}
+_STANDING = LogMetric(
+    name="slurm-standing",
+    about="seconds for which a job has waited for hosts that no job has, and none began, by partition",
+    resource=HOST,
+    filter=f"{_EVENT} AND jsonPayload.waiting>=1",
+    labels=_PARTITION,
+    value="EXTRACT(jsonPayload.standing_s)",
+    unit="s",
+)
+_DOWN = LogMetric(
+    name="slurm-down",
+    about="minutes in which hosts of a Slurm partition were down, or kept from jobs for want of a slice",
+    resource=HOST,
+    filter=f"{_EVENT} AND jsonPayload.down>=1",
+    labels=_PARTITION,
+)
+METRICS = (_STANDING, _DOWN)
+
+
+def _stuck(settings: Settings, threshold: float) -> str:
+    return f"{mean(_STANDING, settings, '5m', ('partition',))} > {threshold:g}"
+
+
+ALERTS = (
+    Alert(
+        name="slurm-queue-stuck",
+        means="a queue of Slurm stands still: jobs wait, hosts are free or asked for, and no job begins",
+        severity="ERROR",
+        conditions={"no job begins": Query(_stuck)},
+        threshold=3600, low=60, high=604800, unit="s without a job that begins",
+    ),
+    Alert(
+        name="slurm-nodes-down",
+        means="hosts of a Slurm partition get no job: they are down, didn't join, or have no slice",
+        severity="WARNING",
+        conditions={"hosts are down": Count(_DOWN, 1800, ("partition",))},
+        threshold=15, low=0, high=29, unit="min of the last 30 with hosts that are down",
+    ),
+)  # fmt: skip
