@@ -11,7 +11,7 @@
     python -m tests.proofs roles            take each role of each account away: a command names it: 6 min
     python -m tests.proofs grants           take each grant of the pipeline away: a sentence names it: 13 min
     python -m tests.proofs mutants          12 mutants of each area, by cosmic-ray; apart, for hours
-    python -m tests.proofs changes          change every setting and change it back: 25 min, and pipeline, tpu
+    python -m tests.proofs changes          change every setting and change it back: 1 h
     python -m tests.proofs updates          kill `up` and `destroy` of all layers at each request: 90 min
     python -m tests.proofs load             the tests (or some PATHs), 10 times beside eight busy loops; apart
     python -m pytest -m prove               tests that `make test` leaves out, about 1 h: Pulumi's real CLI

@@ -35,6 +35,8 @@ _LEFT_OUT = ("monitoring:billingAccount", "monitoring:budgetPerMonth")
 """What needs a billing account in which the lab's owner may make budgets."""
 _STAYING = ("gke:securityGroup",)
 """What the provider keeps when its setting goes (`expandAuthenticatorGroupsConfig` never disables)."""
+_GROWING = ("slurm:stateDiskGib", "slurm:filestoreGib")
+"""What is refused smaller: the disk of the state in the plan, a basic tier's share by Google."""
 _HELD = {"gcp:project": PROJECT, "data:snapshot": "corpus"}
 """Values of things outside the settings, which the lab has."""
 
@@ -171,24 +173,25 @@ class Changes:
             wrong += [f"the next preview isn't empty: {what}" for what in self.left() if update.fine]
             # A disk's speed changes once in some hours.
             self.lab.call(self.lab.cloud.world.clock.jump(_DAY_S))
-            wrong += [f"back: {fault}" for fault in self._back(update, path in _STAYING)]
+            wrong += [f"back: {fault}" for fault in self._back(update, path)]
         if "Traceback" in plan.output:
             wrong.append("a traceback")
         self._write(self.values)
         took_s = round(time.monotonic() - begun, 1)
         return Case(self.layer, path, _shown(value), _get(other, where), outcome, "; ".join(wrong), took_s)
 
-    def _back(self, update: Steps, stays: bool) -> list[str]:
+    def _back(self, update: Steps, path: str) -> list[str]:
         """Change back; where that isn't possible, or the change stays, another lab is as new."""
+        stays, grows = path in _STAYING, path in _GROWING
         self._write(self.values)
         plan = self._steps(self.layer, "preview")
         back = self._steps(self.layer, "up", "--yes", "--skip-preview") if plan.fine else plan
-        wrong = _as_planned(plan, back)
+        wrong = ["it shrank"] * back.fine if grows else _as_planned(plan, back)
         if back.fine and not update.fine:
             wrong += self.left()
-        if not wrong and update.fine and update.touched != back.touched and not stays:
+        if not wrong and update.fine and update.touched != back.touched and not stays and not grows:
             wrong.append(f"changed {sorted(update.touched)}, and back {sorted(back.touched)}")
-        if wrong or stays:
+        if wrong or stays or grows:
             self.close()
             self._begin()
         return wrong

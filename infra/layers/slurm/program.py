@@ -46,8 +46,9 @@ class Program(pulumi.ComponentResource):
         archive = archive_of(settings)
         sha256 = hashlib.sha256(archive.read_bytes()).hexdigest()
         name = f"{names.programs(settings)}/{sha256}.zip"
+        # Named by its content, or an update that fails and is taken back would delete what it makes again.
         gcp.storage.BucketObject(
-            "program",
+            f"program-{sha256[:12]}",
             bucket=bucket,
             name=name,
             source=pulumi.FileAsset(str(archive)),
