@@ -54,6 +54,7 @@ def start(
     changed = system.write("/etc/mysql/mariadb.conf.d/99-slurm.cnf", _SETTINGS)
     system.run(["systemctl", "daemon-reload"])
     _database(system)
+    system.folder("/run/mysqld", owner="mysql")  # of its socket; the package's own way is a start of systemd
     system.start("mariadb.service", again=changed)
     statements = (
         f"CREATE DATABASE IF NOT EXISTS {accounting.DATABASE};"

@@ -17,6 +17,7 @@ from slurm import boot, configure
 from slurm.decide import Slice
 from slurm.keep import Keeper, Nodes, Scontrol, declared, keep
 from slurm.machine import Metadata
+from slurm.recovered import Recovered
 from slurm.system import System
 from slurm.watch import Watch
 
@@ -37,9 +38,10 @@ def run(role: str, metadata: Metadata, system: System) -> None:
         settings, reached, slurm = boot.known(metadata), boot.reached(metadata), Scontrol()
         keeper = Keeper(settings, google_of(settings), os.environ[STACK_ID_VARIABLE], reached, slurm)
         files = Files(configure.files(settings, reached, role), declared(settings, reached), slurm, system)
-        watch = Watch(settings, slurm)
+        recovered, watch = Recovered(), Watch(settings, slurm)
 
         def beside() -> None:
+            recovered.requeue()
             files.apply()
             watch.look()
 

@@ -176,7 +176,8 @@ def _force(hosts: tuple[str, ...], reason: str) -> Iterator[Action]:
 
 def _wanted(slice_: Slice, hosts: _Hosts, record: Item, world: World) -> Iterator[Action]:
     """Yield the actions for a slice whose record wants it."""
-    name, rest = slice_.name, hosts.up + hosts.asking
+    # Those, too, that a slurmctld which has lost its newest state takes for powered down under a job.
+    name, rest = slice_.name, hosts.of(lambda node: not node.out)
     seen = (world.seen or {}).get(name)
     if len(hosts.out) == len(hosts.all):
         timed_out = hosts.of(lambda node: node.reason == _TIMED_OUT)

@@ -30,8 +30,9 @@ def packed(
         beside: further files by their names in the zip.
     """
     path = Path(tempfile.mkdtemp(prefix="tpu-program.")) / "program.zip"
-    files = {**(beside or {}), **{file.relative_to(root).as_posix(): file
-                                  for file in _files(settings, packages, root)}}  # fmt: skip
+    environment = path_of(settings.environment, root)
+    own = {file.relative_to(root).as_posix(): file for file in _files(packages, root)}
+    files = {**(beside or {}), **own, environment.name: environment}
     with zipfile.ZipFile(path, "w") as archive:
         for name, file in sorted(files.items()):
             entry = zipfile.ZipInfo(name, _ZIP_TIME)
@@ -40,10 +41,9 @@ def packed(
     return path
 
 
-def _files(settings: Settings, packages: Sequence[str], root: Path) -> Iterator[Path]:
+def _files(packages: Sequence[str], root: Path) -> Iterator[Path]:
     for package in packages:
         yield from (file for file in (root / package).rglob("*") if file.suffix in _SUFFIXES)
     for pattern in _DATA:
         yield from root.glob(pattern)
     yield root / "Pulumi.yaml"
-    yield path_of(settings.environment, root)

@@ -92,7 +92,11 @@ class TpuSettings:
         default=None,
         rule=rules.FOLDER,
     )
-    runtime_version: str = setting("image of the hosts", default=CATALOG.default_runtime, rule=RUNTIME)
+    runtime_version: str = setting(
+        "image of the hosts; another replaces them, and `tpu doctor` says whether their zones offer it",
+        default=CATALOG.default_runtime,
+        rule=RUNTIME,
+    )
     metadata_timeout_s: int = setting(
         "how long a host waits for its number and its slice's addresses, which Google gives late, seconds",
         default=3600,  # https://github.com/marin-community/marin/pull/6122: hosts boot up to an hour early

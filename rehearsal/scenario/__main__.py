@@ -41,7 +41,7 @@ def main() -> int:
     narrator = Narrator()
     try:
         scenario = load(arguments.scenario, arguments.seed)
-        runner = Runner(scenario, layout.program, layout.control, arguments.report, narrator)
+        runner = Runner(scenario, layout, arguments.report, narrator)
         runner.record.plugin = os.environ.get("REHEARSAL_PLUGIN", "")
         record = runner.act()
         page = write_report(record, arguments.report)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rehearsal.cloud.control import Control
 from rehearsal.errors import RehearsalError, ScenarioFailed
+from rehearsal.kubernetes.node import logs
 from rehearsal.scenario.bucket import CLIENT_ERRORS
 from rehearsal.scenario.building import follow_nodes
 from rehearsal.scenario.record import Record, RunRecord, StepRecord
@@ -16,25 +17,24 @@ from rehearsal.scenario.scene import Scene
 from rehearsal.scenario.shell import Shell
 from rehearsal.scenario.step import Step
 from rehearsal.world.console import Narrator
+from rehearsal.world.layout import Layout
 
 
 class Runner:
     """A run of a scenario. The record is on disk after every step."""
 
-    def __init__(
-        self, scenario: Scenario, program: Path, control: Path, report: Path, narrator: Narrator
-    ) -> None:
+    def __init__(self, scenario: Scenario, layout: Layout, report: Path, narrator: Narrator) -> None:
         seed = scenario.seed or 0
         self.record = Record(scenario.name, scenario.title, scenario.environment, seed, time.time())
         self._steps = scenario.steps
         self._narrator = narrator
-        self._report = report
+        self._layout, self._report = layout, report
         self.scene = Scene(
             scenario.environment,
-            program,
+            layout.program,
             self.record,
-            Control(control),
-            Shell(program, report / "logs"),
+            Control(layout.control),
+            Shell(layout.program, report / "logs"),
             random.Random(seed),
             narrator.line,
         )
@@ -107,6 +107,7 @@ class Runner:
             lambda: follow_nodes(scene),
             self._gather_boots,
             self._gather_runs,
+            self._gather_output,
         ):
             try:
                 part()
@@ -133,3 +134,8 @@ class Runner:
         self.record.runs = [
             RunRecord(run, bucket.losses(run), bucket.events(run), bucket.final(run) or {}) for run in runs
         ]
+
+    def _gather_output(self) -> None:
+        """Keep what pods printed, after a failure: it ends with the world."""
+        if self.record.verdict != "passed":
+            logs.keep(self._layout.clusters, self._report / "logs" / "pods")

@@ -5,7 +5,7 @@ are saved and applied, and a destroy that is refused while something protected o
 """
 
 from rehearsal.scenario import steps as step
-from rehearsal.scenario.parts import DIGEST, QUEUE, TEAMS, pool
+from rehearsal.scenario.parts import DIGEST, IMAGES, QUEUE, TEAMS, pool
 from rehearsal.scenario.scenario import Scenario
 
 _PLAN = (
@@ -34,6 +34,7 @@ SCENARIO = Scenario(
     },
     steps=(
         step.up("storage"),
+        IMAGES,
         step.publish("cpu"),
         step.up("builds"),
         step.command("""

@@ -1,50 +1,82 @@
-"""A Slurm cluster whose nodes are hosts of slices: slices come for jobs, are lost under them, and go when idle.
+"""A Slurm cluster on slices that come for jobs, are lost under them, and go when idle; its state outlives it.
 
-A real slurmctld, slurmd and munge in machines that boot: a job from power-up to power-down, two slices
-together, a zone without chips, and the controller killed. What is left after the stack is its state disk.
+Real slurmctld, slurmd and munge in machines that boot, under the roles that the layer's people ask for. A job
+from power-up to power-down, two slices together, a slice preempted under a job that ends bit for bit as the
+undisturbed one, a zone without chips, the controller's power lost. What is left is the state disk.
 """
 
 from rehearsal.scenario import steps as step
-from rehearsal.scenario.parts import FOUNDATION, SSH
+from rehearsal.scenario.parts import FOUNDATION, NO_CAPACITY, SSH, ZONE
 from rehearsal.scenario.scenario import Scenario
+from rehearsal.scenario.step import Step
 
-LOGIN = "slurm-dev-login-0"
-TOKENS = "/home/engineer/tokens"
-SETTINGS = {
-    "tpu:slices": [],
-    "tpu:zones": ["us-east5-b", "us-east5-a"],
-    "slurm:nodesets": [
-        {
-            "name": "tpu",
-            "acceleratorType": "v6e-16",
-            "zone": "us-east5-b",
-            "fallbackZones": ["us-east5-a"],
-            "nodeCountDynamicMax": 8,
-            "spot": True,
-        }
-    ],
-    "slurm:users": ["user:ml-engineer@example.com"],
-    "slurm:accountUsers": ["user:platform-engineer@example.com"],
-    "slurm:suspendTimeS": 30,
-    "slurm:ssh": SSH + " {node} {command}",
-}
+CONTROLLER, LOGIN = "slurm-dev-controller", "slurm-dev-login-0"
+NODESET = {
+    "name": "tpu", "acceleratorType": "v6e-16", "zone": ZONE, "fallbackZones": ["us-east5-a"],
+    "nodeCountDynamicMax": 8, "spot": True,
+}  # fmt: skip
+SHORT = f"{SSH} {LOGIN} squeue --noheader --format=%i:%T"
+
+
+def submit(run: str, options: str = "", prints: str = r"job \d+") -> Step:
+    """Return the step that submits the smallest model's training."""
+    return step.command(
+        f"RUN={run} tpu slurm submit dev examples/slurm/tiny.sbatch -- --job-name={run} --export=ALL,RUN={run} {options}",
+        prints=prints,
+    )
+
+
+def waits(until: str, timeout_s: int = 300) -> Step:
+    """Return the step that waits until a command of the login node succeeds."""
+    return step.command(
+        f"""timeout {timeout_s} {SSH} {LOGIN} "bash -c 'until {until}; do sleep 1; done'" """,
+        timeout_s=timeout_s + 10,
+    )
+
 
 SCENARIO = Scenario(
     clock=20,
-    settings=SETTINGS,
+    settings={
+        "tpu:slices": [],
+        "tpu:zones": [ZONE, "us-east5-a"],
+        "slurm:nodesets": [NODESET],
+        "slurm:users": ["user:ml-engineer@example.com"],
+        "slurm:accountUsers": ["user:platform-engineer@example.com"],
+        "slurm:suspendTimeS": 30,
+        "slurm:ssh": SSH + " {node} {command}",
+    },
     steps=(
         *FOUNDATION,
         step.up("tpu"),
         step.up("slurm"),
-        step.command(
-            f"timeout 300 bash -c 'until {SSH} {LOGIN} sinfo; do sleep 2; done'",
-            prints="idle~ +tpu-",
-            timeout_s=310,
+        step.ready(CONTROLLER),
+        step.ready(LOGIN),
+        step.command("tpu slurm status dev", prints="no jobs"),
+        # A slice comes for a job, and two for another, which tries something on all hosts.
+        submit("undisturbed"),
+        step.done("undisturbed"),
+        step.command(f"{SSH} {LOGIN} srun -N 2 --label hostname", prints="(?s)7: tpu-.*", timeout_s=400),
+        # Both go when they are idle.
+        waits("sinfo --noheader --states=powered_down --format=%D | grep -x 8"),
+        step.command("tpu fleet list dev", prints="no nodes"),
+        # A slice is taken from under a job, whose next start is in another zone: there are no chips in its own.
+        submit("preempted"),
+        step.reach("preempted", 15),
+        step.fault(
+            "there is no v6e left in the zone",
+            what=NO_CAPACITY,
+            match={"method": "tpu.projects.locations.nodes.create", "path": ZONE},
+            times=None,
         ),
-        step.command("tpu slurm status dev", prints="no job"),
-        step.start("job", f"{SSH} {LOGIN} srun -p tpu -N 1 --ntasks-per-node=1 hostname"),
-        step.stop("job", prints="tpu-0-w3", wait=True, timeout_s=400),
-        step.command(f"{SSH} {LOGIN} sinfo", prints="idle +tpu-"),
-        step.destroy("slurm"),
+        step.command("tpu fleet list dev", prints="READY"),
+        step.kill("tpu-us-east5-b-0", "power-loss", run="preempted", between=(15, 30)),
+        # The controller loses its power meanwhile: its queue is on a disk of its own.
+        step.pull(CONTROLLER),
+        waits("scontrol ping | grep UP"),
+        step.done("preempted"),
+        step.command("tpu fleet list dev", prints="us-east5-a"),
+        step.same("undisturbed", "preempted"),
+        step.unchanged("slurm"),
+        step.destroy("slurm", refused="protected"),
     ),
 )

@@ -60,6 +60,8 @@ class Layout:
     """Output of the front door and its services."""
     kubernetes_config = _Below("kubernetes.json")
     """Configuration of the process with the clusters' control planes; absent in a world without them."""
+    clusters = _Below("clusters")
+    """State of clusters that are or were there, and what their pods printed."""
     images = _Below("images")
     """Container images that were built in the world."""
     kubernetes_log = _Below("kubernetes.log")

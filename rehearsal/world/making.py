@@ -110,7 +110,7 @@ def control_plane_programs(narrator: Narrator) -> Path | None:
 def _write_kubernetes_config(layout: Layout, image: Path, tls: authority.TlsFiles) -> None:
     document = {
         "control": layout.control,
-        "folder": layout.root / "clusters",
+        "folder": layout.clusters,
         "certificate": tls.certificate,
         "key": tls.key,
         "hosts_file": layout.root / "hosts",

@@ -11,11 +11,14 @@ import json
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from google_facts.agents import AGENTS
+from infra.catalog import CATALOG
 from infra.engine.registry import layers, section_classes
 from infra.layers.tpu import startup
 from infra.settings.schema import keys_of, records
@@ -23,7 +26,7 @@ from infra.slices.names import bundle_blob, bundle_manifest
 from tests.emulated import NUMBER
 from tests.infra.lab import PROJECT, Lab
 from tests.infra.settings.mutants import FULL, Mutant, Values, Where, _get, _put, judged
-from tests.proofs.others import OTHER_BUNDLE, OTHERS
+from tests.proofs.others import OTHER_BUNDLE, OTHER_IMAGE, OTHERS
 from tests.proofs.warm import Warm
 
 LAYERS = tuple(layer.name for layer in layers() if layer.name != "queue")  # which needs a control plane
@@ -100,11 +103,18 @@ class Changes:
         place = Path(tempfile.mkdtemp(dir=self._folder))
         self.lab = Lab(place)
         self._warm = Warm(place / "bin", place / "home", self.lab.environment)
+        # Programs that Google runs are packed with the environment's file, which isn't the checkout's here.
+        self._patched = ExitStack()
+        self._patched.enter_context(mock.patch("infra.core.packed.path_of", return_value=self.lab.settings))
+        images = (CATALOG.default_runtime, OTHER_IMAGE)
+        self._patched.enter_context(
+            mock.patch("rehearsal.cloud.services.tpu.request.RUNTIME_VERSIONS", images)
+        )
         # The variable is what --event-log wants.
         self.lab.environment |= {"PATH": self._warm.path, "PULUMI_DEBUG_COMMANDS": "true"}
-        self._write(self.values)
         for name in self._needed:
             self.lab.pulumi(name, "stack", "init", "dev")
+            self._write(self.values)
             plan = self._steps(name, "preview")
             made = self._steps(name, "up", "--yes", "--skip-preview")
             assert plan.fine, plan.output
@@ -118,6 +128,7 @@ class Changes:
 
     def close(self) -> None:
         """End the lab."""
+        self._patched.close()
         self._warm.close()
         self.lab.close()
 
@@ -195,7 +206,7 @@ class Changes:
                 inner = inner[part]
             known = where[-1] in inner if isinstance(inner, dict) else True
             changed = _put(self.values, where, other) if known else _added(self.values, where, other)
-            if not judged(Mutant(changed, "", (where,)), self._folder):
+            if other != value and not judged(Mutant(changed, "", (where,)), self._folder):
                 yield changed
 
     def _steps(self, layer: str, *arguments: str) -> Steps:
@@ -234,7 +245,10 @@ class Changes:
         self.lab.grant(f"{ring}/other/cryptoKeys/other", role, f"serviceAccount:{agent}")
 
     def _write(self, values: Values) -> None:
-        lines = (f"  {key}: {json.dumps(value)}\n" for key, value in values.items())
+        """Write settings, and keep the CLI's salt, or each command would make another in a packed file."""
+        lines = [f"  {key}: {json.dumps(value)}\n" for key, value in values.items()]
+        known = self.lab.settings.read_text().splitlines(keepends=True)
+        lines += [line for line in known if line.startswith("encryptionsalt:")]
         self.lab.settings.write_text(f"config:\n{''.join(lines)}")
 
     def _publish(self) -> None:
@@ -260,7 +274,7 @@ def _candidates(path: str, value: Any) -> Iterator[Any]:
     key = path.rpartition(".")[2].rpartition(":")[2]
     for end, others in OTHERS.items():
         if key == end or (end[:1].isupper() and key.endswith(end)):
-            yield from (other for other in others if other != value)
+            yield from others
     if isinstance(value, bool):
         yield not value
     elif isinstance(value, int | float):
@@ -315,7 +329,11 @@ def _reason(output: str) -> str:
     lines = [line.strip() for line in output.splitlines()]
     errors = [line.partition("error: ")[2] for line in lines if "error: " in line]
     changed = [
-        line for line in lines if line[:2].strip() in ("~", "+", "-", "+-") and "pulumi:pulumi" not in line
+        line
+        for line in lines
+        if line[:2].strip() in ("~", "+", "-", "+-")
+        and "pulumi:pulumi" not in line
+        and not line.endswith(("refresh", "refreshing"))
     ]
     return " | ".join(dict.fromkeys([*errors, *changed[:6]]))[:500]
 

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from infra.layers.pipeline.settings import SMALL_ROLE
-from tests.infra.lab import PROJECT
+from infra.layers.slurm.settings import HOMES, TIERS, UNITS
+from tests.infra.lab import BUNDLE, PROJECT
 
-OTHER_BUNDLE = "cd" * 32
+OTHER_BUNDLE, OTHER_IMAGE = "cd" * 32, "v2-alpha-tpuv6e-2"
 # By the end of their path.
 OTHERS: Mapping[str, Sequence[Any]] = {
     "Users": [["user:eve@example.com"]],
@@ -29,11 +30,11 @@ OTHERS: Mapping[str, Sequence[Any]] = {
     "subnetRanges": [{"us-east5": "10.9.0.0/23"}],
     "sshSourceRanges": [["35.235.240.0/21"]],
     "labels": [{"a": "c"}, {"b": "c"}, {}],
-    "cpuPoolMachineType": ["n2-standard-8"],
-    "cpuPoolDiskType": ["pd-ssd"],
+    "MachineType": ["n2-standard-8"],
+    "DiskType": ["pd-ssd"],
     "cpuPoolZones": [["us-east5-b"], ["us-east5-a", "us-east5-b"]],
     "machineType": ["ct6e-standard-4t", "ct6e-standard-8t"],
-    "runtimeVersion": ["v2-alpha-tpuv6e-2", "2.2"],
+    "runtimeVersion": [OTHER_IMAGE, "2.2"],
     "email": ["second@example.com"],
     "webhook": ["https://hooks.example.com/second"],
     "runbooks": ["https://example.com/second"],
@@ -46,7 +47,7 @@ OTHERS: Mapping[str, Sequence[Any]] = {
     "workloadRoles": [["roles/monitoring.metricWriter"]],
     "reservation": ["chips"],
     "run": ["train tiny.toml --name other", "train tiny.toml"],
-    "bundle": [OTHER_BUNDLE],
+    "bundle": [OTHER_BUNDLE, BUNDLE],
     "checkpointFolder": ["jobs/other"],
     "fallbackZones": [["us-east5-a"], ["us-east5-b"]],
     "additionalZones": [["us-east5-a"], ["us-central1-b"]],
@@ -62,11 +63,15 @@ OTHERS: Mapping[str, Sequence[Any]] = {
     "layers": [["storage"]],
     "code": ["1" * 64],
     "config": ["gs://my-project-raw/other.toml"],
-    "changes": [["tokenize.shards=2"]],
+    "changes": [["output.shards=2"]],
     "tier": ["premium"],
     "train": ["none", "vertex"],
     "trainSlice": ["v6e-4"],
     "trainTeam": ["vision"],
     "scheduleRegion": ["us-central1"],
     "sparkRole": [SMALL_ROLE],
+    "nodeCountStatic": [4],
+    "nUnit": UNITS,
+    "homeStorage": HOMES,
+    "filestoreTier": TIERS,
 }

@@ -25,6 +25,7 @@ from rehearsal.scenario.scene import Scene
 from rehearsal.scenario.shell import Shell
 from rehearsal.scenario.step import Step
 from rehearsal.world.console import Narrator
+from rehearsal.world.layout import Layout
 from tests.virtual_time import replace_time
 
 
@@ -105,7 +106,9 @@ def make_runner(tmp_path: Path, *listed: Step, seed: int = 1) -> tuple[Runner, F
         steps=listed or (steps.survived(),), seed=seed, path=tmp_path / "test.py", title="a test"
     )
     quiet = Narrator(Console(quiet=True))
-    runner = Runner(scenario, tmp_path, tmp_path / "socket", tmp_path / "report", quiet)
+    layout = Layout(tmp_path)
+    layout.program.mkdir(exist_ok=True)
+    runner = Runner(scenario, layout, tmp_path / "report", quiet)
     control, bucket = FakeControl(), FakeBucket()
     runner.scene.control = control  # type: ignore[assignment]
     runner.scene.__dict__["bucket"] = bucket
@@ -139,7 +142,7 @@ def test_a_failing_step_ends_the_scenario_with_its_reason(tmp_path: Path) -> Non
     never = steps.command("touch never")
     runner, _, _ = make_runner(tmp_path, steps.command("echo no such disk; exit 3"), never)
     assert re.search("(?s)exit status 3.*no such disk", failure(runner))
-    assert not (tmp_path / "never").exists()
+    assert not list(tmp_path.rglob("never"))
     assert [step.outcome for step in runner.record.steps] == ["failed"]
 
 
@@ -155,6 +158,20 @@ def test_a_failing_step_ends_the_scenario_with_its_reason(tmp_path: Path) -> Non
 )
 def test_a_step_that_shows_something_else_fails(tmp_path: Path, step: Step, reason: str) -> None:
     assert reason in failure(make_runner(tmp_path, step)[0])
+
+
+@pytest.mark.parametrize(("command", "kept"), [("false", ["a-slice-0-0.11.worker.log"]), ("true", [])])
+def test_what_pods_printed_outlives_the_world_of_a_scenario_that_failed(
+    tmp_path: Path, command: str, kept: list[str]
+) -> None:
+    pod = Layout(tmp_path).clusters / "tpu-1/agent/pods/11"
+    pod.mkdir(parents=True)
+    (pod / "hosts").write_text("127.0.0.1 localhost\n172.20.1.2 a-slice-0-0\n")
+    (pod / "worker.log").write_text("2026-11-26T21:09:36Z denied\n")
+    make_runner(tmp_path, steps.command(command))[0].act()
+    copies = sorted((tmp_path / "report/logs").glob("pods/*"))
+    assert [path.name for path in copies] == kept
+    assert all("denied" in path.read_text() for path in copies)
 
 
 def test_an_observed_fault_is_counted(tmp_path: Path) -> None:

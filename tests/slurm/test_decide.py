@@ -142,3 +142,11 @@ def test_a_removed_slice_is_drained_and_then_ended() -> None:
         type(action) for action in decide([], World({}, world(DOWN, DOWN, Phase.WANTED).records, {"tpu-0"}))
     ] == [End]
     assert decide([], world(DOWN, DOWN, Phase.ENDING)) == []
+
+
+def test_a_lost_slice_frees_a_job_whose_hosts_slurm_takes_for_powered_down() -> None:
+    stale = "ALLOCATED POWERED_DOWN"  # of a slurmctld that has lost its newest state with its power
+    assert actions(stale, stale, Phase.WANTED) == []
+    assert actions(stale, stale, Phase.WANTED, seen={"tpu-0": SliceStatus(True, lost="PREEMPTED")}) == [
+        Update(SLICE.hosts, State.FORCE, f"{HELD}PREEMPTED")
+    ]

@@ -7,6 +7,7 @@ https://kubernetes.io/docs/concepts/cluster-administration/logging/
 from __future__ import annotations
 
 import datetime
+import shutil
 import ssl
 import threading
 import time
@@ -39,6 +40,14 @@ def text(path: Path) -> str:
     """Return the output without the times."""
     lines = path.read_text(errors="replace").splitlines() if path.exists() else []
     return "".join(line.partition(" ")[2] + "\n" for line in lines)
+
+
+def keep(clusters: Path, into: Path) -> None:
+    """Copy the output of every container of any pod so far, as HOSTNAME.POD'S-UID.CONTAINER.log."""
+    for output in clusters.glob("*/agent/pods/*/*.log"):
+        host = (output.parent / "hosts").read_text().split()[-1]
+        into.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(output, into / f"{host}.{output.parent.name}.{output.name}")
 
 
 class LogServer:

@@ -361,8 +361,17 @@ def test_an_address_is_in_use_while_a_machine_has_it(cloud: CloudFront, subnet: 
         assert "already being used by" in cloud.compute("DELETE", path).error
     stale = {"items": [{"key": "a", "value": "b"}], "fingerprint": "AAAA"}
     assert cloud.compute("POST", f"zones/{ZONE}/instances/vm/setMetadata", stale).status == 412
+    larger = {"machineType": f"zones/{ZONE}/machineTypes/e2-medium"}
+    assert (
+        "is in RUNNING state"
+        in cloud.compute("POST", f"zones/{ZONE}/instances/vm/setMachineType", larger).error
+    )
     cloud.done(cloud.compute("POST", f"zones/{ZONE}/instances/vm/stop"))
-    assert cloud.compute("GET", f"zones/{ZONE}/instances/vm").json["status"] == "TERMINATED"
+    elsewhere = {"machineType": "zones/us-east5-c/machineTypes/e2-medium"}
+    assert cloud.compute("POST", f"zones/{ZONE}/instances/vm/setMachineType", elsewhere).status == 400
+    cloud.done(cloud.compute("POST", f"zones/{ZONE}/instances/vm/setMachineType", larger))
+    stopped = cloud.compute("GET", f"zones/{ZONE}/instances/vm").json
+    assert (stopped["status"], stopped["machineType"].rpartition("/")[2]) == ("TERMINATED", "e2-medium")
     cloud.done(cloud.compute("DELETE", f"zones/{ZONE}/instances/vm"))
     assert cloud.compute("GET", f"zones/{ZONE}/disks/vm").status == 404
     assert cloud.compute("GET", f"regions/{REGION}/addresses/a-internal").json["status"] == "RESERVED"

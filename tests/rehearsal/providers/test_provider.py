@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from typing import Any
+from unittest.mock import Mock, create_autospec
 
 import pytest
 
 from rehearsal.providers.gcp.field import Field
-from rehearsal.providers.gcp.lifecycle import Resource
+from rehearsal.providers.gcp.lifecycle import Context, PlannedUpdate, Resource
 from rehearsal.providers.gcp.provider import Provider
 from rehearsal.providers.gcp.settings import Settings, unknown_settings
 from rehearsal.providers.gcp.types import TYPES
@@ -24,6 +25,7 @@ DISK = "gcp:compute/disk:Disk"
 VM = "gcp:tpu/v2Vm:V2Vm"
 POOL = "gcp:container/nodePool:NodePool"
 BUCKET = "gcp:storage/bucket:Bucket"
+INSTANCE = "gcp:compute/instance:Instance"
 SHARED_EXCEPTIONS = {*EXCEPTIONS, "location"}  # of types that have the property
 
 
@@ -193,6 +195,34 @@ def test_a_block_keeps_googles_entries_and_loses_those_that_the_program_drops() 
     assert planned["autoscaling"] == {"maxNodeCount": 4, "locationPolicy": "ANY"}
     paths = [d.path for d in provider(region="r").diff(POOL, {**state, "project": "p"}, news).differences]
     assert paths == ["autoscaling.maxNodeCount", "autoscaling.minNodeCount"]
+
+
+def test_what_a_bucket_loses_is_sent_as_null() -> None:
+    bucket = TYPES[BUCKET]
+    planned = {"name": "b", "encryption": None, "logging": None}
+    change = PlannedUpdate(planned, {}, {}, {"encryption", "logging"})
+    assert bucket.written(create_autospec(Context), bucket.table.updates[0], change) == dict.fromkeys(
+        ("encryption", "logging")
+    )
+
+
+@pytest.mark.parametrize(
+    ("status", "verbs"),
+    [("RUNNING", ["stop", "setMachineType", "start"]), ("TERMINATED", ["setMachineType"])],
+)
+def test_another_machine_type_needs_a_stop(status: str, verbs: list[str]) -> None:
+    context = Mock()
+    context.client.send.return_value = {"status": status, "disks": []}
+    planned = {"name": "vm", "zone": "z", "project": "p", "machineType": "n2-standard-8"}
+    change = PlannedUpdate({**planned, "allowStoppingForUpdate": True}, planned, {}, {"machineType"})
+    instance = TYPES[INSTANCE]
+    request = instance.table.updates[-1]
+    instance.patch(context, request, change)
+    posted = [call.args[2] for call in context.client.send.call_args_list if call.args[1] == "POST"]
+    assert [path.rpartition("/")[2] for path in posted] == verbs
+    if status == "RUNNING":
+        with pytest.raises(StandInError, match="allow_stopping_for_update = true"):
+            instance.patch(context, request, PlannedUpdate(planned, planned, {}, {"machineType"}))
 
 
 def test_a_protected_resource_is_not_deleted_and_an_abandoned_one_is_left() -> None:

@@ -4,9 +4,7 @@ from infra.layers.slurm.conf import accounting, job_submit, nodes, slurm_conf
 from infra.layers.slurm.slices import Reached
 from infra.settings.schema import Settings
 
-SLURM, TOPOLOGY, GRES, CGROUP, JOB_SUBMIT = (
-    "slurm.conf", "topology.conf", "gres.conf", "cgroup.conf", "job_submit.lua",
-)  # fmt: skip
+SLURM, TOPOLOGY, CGROUP, JOB_SUBMIT = "slurm.conf", "topology.conf", "cgroup.conf", "job_submit.lua"
 SLURMDBD, CLI_FILTER = "slurmdbd.conf", "cli_filter.lua"
 
 
@@ -15,7 +13,6 @@ def files(settings: Settings, reached: Reached) -> dict[str, str]:
     result = {
         SLURM: slurm_conf.text(settings, reached.controller),
         TOPOLOGY: nodes.topology(settings),
-        GRES: nodes.gres(settings),
         CGROUP: slurm_conf.CGROUP,
         JOB_SUBMIT: job_submit.text(settings),
     }

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from infra.layers.slurm import names
-from infra.layers.slurm.conf import nodes
 from infra.layers.slurm.settings import SlurmSettings, TeamSettings
 from infra.settings.schema import Settings
 
@@ -13,7 +12,7 @@ DATABASE = "slurm_acct_db"
 _UNLIMITED = -1
 
 
-def of_slurm_conf(settings: Settings) -> dict[str, object]:
+def of_slurm_conf(settings: Settings, address: str) -> dict[str, object]:
     """Return the lines of slurm.conf, by key; with accounts, limits hold, and fair share orders the queue."""
     desired = settings[SlurmSettings]
     if not desired.accounting:
@@ -27,9 +26,8 @@ def of_slurm_conf(settings: Settings) -> dict[str, object]:
     }
     return {
         "AccountingStorageType": "accounting_storage/slurmdbd",
-        "AccountingStorageHost": names.controller(settings),
+        "AccountingStorageHost": address,
         "AccountingStoragePort": names.SLURMDBD,
-        "AccountingStorageTRES": f"gres/{nodes.TPU}",
         **(limits if desired.accounts else {}),
     }
 

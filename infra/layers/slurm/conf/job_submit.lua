@@ -76,14 +76,11 @@ local function memory_wrong(job, known, name)
   end
 end
 
-local function chips_wrong(job, known, name)
+local function chips_wrong(job)
   local asked = job.tres_per_node or job.gres
-  if asked == nil or asked == "" then return nil end
-  if not string.find(asked, "tpu") then return nil end
-  local number = tonumber(string.match(asked, "tpu[:=](%d+)") or "1")
-  if number ~= known.tpus then
-    return "--gres=tpu:" .. number .. ": a job has whole slices, and a host of " .. name .. " has " .. known.tpus ..
-      " chips: leave --gres out, or write --gres=tpu:" .. known.tpus
+  if asked and string.find(asked, "tpu") then
+    return "--gres=" .. string.gsub(asked, "^gres:", "") .. ": a job has whole slices, with the chips of all of their " ..
+      "hosts: leave --gres out"
   end
 end
 
@@ -93,7 +90,7 @@ function slurm_job_submit(job, partitions, uid)
   if known == nil then return slurm.SUCCESS end  -- slurmctld says that there is no such partition
   local hosts
   hosts, wrong = hosts_of(job, known, name)
-  wrong = wrong or tasks_wrong(job, hosts) or memory_wrong(job, known, name) or chips_wrong(job, known, name)
+  wrong = wrong or tasks_wrong(job, hosts) or memory_wrong(job, known, name) or chips_wrong(job)
   if wrong then return refuse(wrong) end
   -- A step of fewer tasks than hosts ends slurmctld 22.05 (SIGFPE): srun asks for it where nobody has counted in hosts.
   if (job.script == nil or job.script == "") and not given(job.req_switch) then
@@ -101,7 +98,6 @@ function slurm_job_submit(job, partitions, uid)
   end
   job.min_nodes, job.max_nodes = hosts, hosts
   job.req_switch = hosts / known.hosts
-  if job.tres_per_node == nil then job.tres_per_node = "gres:tpu:" .. known.tpus end
   return slurm.SUCCESS
 end
 

@@ -22,7 +22,7 @@ def tables(settings: Settings) -> str:
         host = host_of(kind)
         lines.append(
             f'  ["{partition.name}"] = {{ kind = "{kind.name}", hosts = {kind.hosts}, slices = {most}, '
-            f"tpus = {kind.chips_per_host}, cpus = {host.cpus}, memory_mib = {host.real_memory_mib} }},"
+            f"cpus = {host.cpus}, memory_mib = {host.real_memory_mib} }},"
         )
     unit = str(settings[SlurmSettings].n_unit == SLICE).lower()
     return "\n".join(

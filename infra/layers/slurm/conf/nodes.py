@@ -1,4 +1,8 @@
-"""Nodes, partitions, topology and generic resources: lines of slurm.conf, and topology.conf and gres.conf."""
+"""Nodes, partitions and topology: lines of slurm.conf, and topology.conf.
+
+Chips are no generic resource (`Gres`): a job has the chips of its hosts. Slurm 22.05 loses what it counted of
+them when slurmctld starts while nodes are powered down, and then refuses each step.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +12,6 @@ from infra.layers.slurm.facts import host_of
 from infra.layers.slurm.settings import PartitionSettings, SlurmSettings
 from infra.layers.slurm.slices import Nodeset, nodesets
 from infra.settings.schema import Settings
-
-TPU = "tpu"
-"""Slurm's generic resource: chips of a host."""
 
 
 def partitions(settings: Settings) -> tuple[PartitionSettings, ...]:
@@ -38,7 +39,7 @@ def node_lines(settings: Settings) -> Iterator[str]:
         host = host_of(nodeset.kind)
         yield (
             f"NodeName={nodeset.names()} CPUs={host.cpus} RealMemory={host.real_memory_mib} "
-            f"Gres={TPU}:{nodeset.kind.chips_per_host} Feature={nodeset.name},{nodeset.kind.name} State=CLOUD"
+            f"Feature={nodeset.name},{nodeset.kind.name} State=CLOUD"
         )
 
 
@@ -75,15 +76,6 @@ def topology(settings: Settings) -> str:
         last = nodeset.count - 1
         numbers = f"[0-{last}]" if last else "0"
         lines.append(f"SwitchName={nodeset.name} Switches={nodeset.name}-{numbers}")
-    return _joined(lines)
-
-
-def gres(settings: Settings) -> str:
-    """Return gres.conf: chips are counted, no device is handed out, since a job has the whole host."""
-    lines = (
-        f"NodeName={nodeset.names()} Name={TPU} Count={nodeset.kind.chips_per_host} Flags=CountOnly"
-        for nodeset in nodesets(settings)
-    )
     return _joined(lines)
 
 

@@ -44,7 +44,6 @@ def text(settings: Settings, address: str) -> str:
         "PropagateResourceLimits": "NONE",
         "SelectType": "select/cons_tres",
         "SelectTypeParameters": "CR_CPU",
-        "GresTypes": nodes.TPU,
         "TopologyPlugin": "topology/tree",
         "TopologyParam": "SwitchAsNodeRank",
         "TreeWidth": 65533,
@@ -67,7 +66,7 @@ def text(settings: Settings, address: str) -> str:
         "SuspendRate": 0,
         **({"SuspendExcNodes": kept} if kept else {}),
         "PrivateData": "cloud",  # sinfo shows nodes that are powered down, too
-        **accounting.of_slurm_conf(settings),
+        **accounting.of_slurm_conf(settings, address),
     }
     head = _HEAD.format(file=f"Pulumi.{environment}.yaml", environment=environment)
     lines = [head, *(f"{key}={value}" for key, value in values.items())]

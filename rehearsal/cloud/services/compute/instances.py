@@ -103,7 +103,7 @@ def _check_template(change: Change) -> None:
 
 def _check_instance(change: Change) -> None:
     """Complete a new instance: its disks, cards and addresses."""
-    body, place = change.body, "/".join(change.name.split("/")[:4])
+    body, place = change.body, _place(change)
     body["tags"] = _printed(body.get("tags") or {})
     body["metadata"] = _printed(body.get("metadata") or {}) | {"kind": "compute#metadata"}
     body["fingerprint"] = ""
@@ -112,10 +112,7 @@ def _check_instance(change: Change) -> None:
     _require_permissions(change)
     if change.call.query.get("sourceInstanceTemplate"):
         raise NotEmulatedError("An instance from a template in one request")
-    machine = change.resources.references.full(body["machineType"], f"projects/{change.world.project}")
-    if not _MACHINE_TYPE.search(machine) or not machine.startswith(f"{place}/"):
-        raise invalid("resource.machineType", body["machineType"], "The URL is malformed.")
-    body["machineType"] = compute_link(machine)
+    body["machineType"] = _machine_type(change, body["machineType"])
     # Network interfaces: an internal address from the subnetwork, and an external one for each access config.
     own: set[str] = set()
     for number, card in enumerate(body["networkInterfaces"]):
@@ -146,6 +143,18 @@ def _check_instance(change: Change) -> None:
     if instances and change.private.get("image"):
         change.waits.append(lambda: instances.create(change.name))
     body |= {"cpuPlatform": "Unknown CPU Platform", "lastStartTimestamp": change.world.clock.rfc3339()}
+
+
+def _place(change: Change) -> str:
+    return "/".join(change.name.split("/")[:4])
+
+
+def _machine_type(change: Change, given: str) -> str:
+    """Return the link of a machine type in the instance's zone."""
+    name = change.resources.references.full(given, f"projects/{change.world.project}")
+    if not _MACHINE_TYPE.search(name) or not name.startswith(f"{_place(change)}/"):
+        raise invalid("resource.machineType", given, "The URL is malformed.")
+    return compute_link(name)
 
 
 def _require_permissions(change: Change) -> None:
@@ -275,6 +284,19 @@ def _protect(change: Change) -> None:
     change.body["deletionProtection"] = change.call.query.get("deletionProtection", True)
 
 
+def _set_machine_type(change: Change) -> None:
+    """setMachineType: of an instance that is stopped.
+
+    https://cloud.google.com/compute/docs/instances/changing-machine-type-of-stopped-instance
+    """
+    if change.old["status"] != "TERMINATED":
+        text = (
+            f"Instance is in {change.old['status']} state, and its machine type changes where it is stopped."
+        )
+        raise ApiError(400, "FAILED_PRECONDITION", text, reason="resourceNotReady")
+    change.body["machineType"] = _machine_type(change, change.sent.get("machineType") or "")
+
+
 def _guest_attributes(change: Change) -> JsonObject:
     """getGuestAttributes: of a key, of a namespace or of all."""
     if change.runtime.instances is None:
@@ -333,6 +355,7 @@ COLLECTIONS = (
             "setMetadata": Verb(_set("metadata")),
             "setTags": Verb(_set("tags")),
             "setDeletionProtection": Verb(_protect),
+            "setMachineType": Verb(_set_machine_type),
             "getGuestAttributes": Verb(_guest_attributes),
         },
         omit=("update",),

@@ -94,6 +94,7 @@ BUCKET = Bucket(
         "publicAccessPrevention": "at=iamConfiguration.publicAccessPrevention",
         "defaultEventBasedHold": "updated",
         "requesterPays": "at=billing.requesterPays updated",
+        "encryption logging": "updated",  # null where it is gone
         "hierarchicalNamespace": {"decode": lambda raw: raw or {"enabled": False}},
         "projectNumber": {"kind": Kind.INT},
         "url": "local",

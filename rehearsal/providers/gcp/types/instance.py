@@ -1,8 +1,9 @@
 """gcp:compute/instance:Instance and gcp:compute/address:Address.
 
-An instance's metadata, tags, labels and protection change in place; the stand-in knows no other change, and
-one of those that the official provider sends otherwise fails by name. Attached disks aren't recorded: they
-are as in the provider's source (resource_compute_instance.go, expandAttachedDisk).
+An instance's metadata, tags, labels and protection change in place, and its machine type while it is stopped;
+the stand-in knows no other change, and one of those that the official provider sends otherwise fails by name.
+Attached disks and the stop aren't recorded: they are as in the provider's source
+(resource_compute_instance.go, expandAttachedDisk, needToStopInstanceBeforeUpdating).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from rehearsal.providers.gcp.suppress import basename
 from rehearsal.providers.gcp.table import Update
 from rehearsal.providers.gcp.types.compute import LINK, SET_LABELS, compute, v1_link
 from rehearsal.providers.gcp.types.disk import resolve_image
-from rehearsal.providers.plugin.errors import ProviderApiError
+from rehearsal.providers.plugin.errors import ProviderApiError, StandInError
 
 _SCRIPT = "startup-script"
 _SCOPES = "https://www.googleapis.com/auth/"
@@ -98,13 +99,31 @@ class Instance(Resource):
         return super().update(context, id_, *rest)
 
     def patch(self, context: Context, request: Update, change: PlannedUpdate) -> None:
-        """Send one change; protection is a query."""
+        """Send one change; protection is a query, and another machine type needs a stop."""
+        if request.suffix == "/setMachineType":
+            self._stopped(context, request, change)
+            return
         if request.suffix != "/setDeletionProtection":
             super().patch(context, request, change)
             return
         query = {"deletionProtection": str(bool(change.planned["deletionProtection"])).lower()}
         path = self.item(change.planned) + request.suffix
         self.call(context, "POST", path, change.planned, query=query)
+
+    def _stopped(self, context: Context, request: Update, change: PlannedUpdate) -> None:
+        """Send a change between a stop and a start, unless the instance was off."""
+        planned = change.planned
+        status = (self.get(context, planned) or {}).get("status")
+        if status == "RUNNING" and not planned.get("allowStoppingForUpdate"):
+            raise StandInError(
+                "Changing the machine_type on a started instance requires stopping it. To acknowledge this,"
+                " please set allow_stopping_for_update = true in your config."
+            )
+        if status != "TERMINATED":
+            self.call(context, "POST", f"{self.item(planned)}/stop", planned)
+        super().patch(context, request, change)
+        if status == "RUNNING":
+            self.call(context, "POST", f"{self.item(planned)}/start", planned)
 
     def written(self, context: Context, request: Update, change: PlannedUpdate) -> dict[str, Any]:
         """Return the body of a change; metadata and tags are whole, with the fingerprint of what is there."""
@@ -141,6 +160,7 @@ INSTANCE = compute(
         Update("tags", "POST", "/setTags"),
         SET_LABELS,
         Update("deletionProtection", "POST", "/setDeletionProtection"),
+        Update("machineType", "POST", "/setMachineType"),
     ),
     {
         "metadata": "at=metadata.items never",

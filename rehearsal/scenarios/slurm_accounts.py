@@ -1,0 +1,61 @@
+"""Two teams on a Slurm cluster with accounting: ten jobs of two users, whose limits hold, and what they used.
+
+Real slurmdbd and MariaDB on the controller, whose database is on the disk that outlives it.
+"""
+
+from rehearsal.scenario import steps as step
+from rehearsal.scenario.parts import FOUNDATION, SSH, ZONE
+from rehearsal.scenario.scenario import Scenario
+
+CONTROLLER, LOGIN = "slurm-dev-controller", "slurm-dev-login-0"
+SUBMIT = "sbatch --parsable --output=/dev/null --wrap 'sleep 20'"
+SCENARIO = Scenario(
+    clock=20,
+    settings={
+        "tpu:slices": [],
+        "tpu:zones": [ZONE],
+        "slurm:nodesets": [
+            {"name": "tpu", "acceleratorType": "v6e-1", "zone": ZONE, "nodeCountDynamicMax": 4, "spot": True}
+        ],
+        "slurm:users": ["user:ml-engineer@example.com"],
+        "slurm:accountUsers": ["user:platform-engineer@example.com"],
+        "slurm:suspendTimeS": 30,
+        "slurm:accounting": True,
+        "slurm:accounts": [
+            {"name": "vision", "users": ["engineer"], "maxHosts": 2},
+            {"name": "text", "users": ["researcher"], "maxJobs": 1},
+        ],
+        "slurm:ssh": SSH + " {node} {command}",
+    },
+    steps=(
+        *FOUNDATION,
+        step.up("tpu"),
+        step.up("slurm"),
+        step.ready(CONTROLLER),
+        step.ready(LOGIN),
+        step.ssh(
+            LOGIN, "sacctmgr --noheader --parsable2 show associations format=account,user", prints="vision"
+        ),
+        step.ssh(LOGIN, f"for job in 1 2 3 4 5; do {SUBMIT}; done", prints=r"^\d+"),
+        step.ssh(LOGIN, f"for job in 1 2 3 4 5; do sudo -u researcher {SUBMIT}; done", prints=r"^\d+"),
+        step.ssh(LOGIN, "sudo -u nobody sbatch --wrap hostname 2>&1 || true", prints="(?i)invalid account"),
+        # Never more than two hosts of the one and one job of the other.
+        step.ssh(
+            LOGIN,
+            """
+            while [ "$(squeue --noheader | wc -l)" -gt 0 ]; do
+              squeue --noheader --states=CONFIGURING,RUNNING --format=%u | sort | uniq -c
+              sleep 2
+            done | sort -u
+            """,
+            prints=r"(?s)\A(?!.*[3-9] engineer)(?!.*[2-9] researcher).*2 engineer.*1 researcher",
+            timeout_s=600,
+        ),
+        step.ssh(
+            LOGIN,
+            "sacct --allusers --noheader --parsable2 --allocations --format=user,account,state | sort | uniq -c",
+            prints=r"(?s)5 engineer\|vision\|COMPLETED.*5 researcher\|text\|COMPLETED",
+        ),
+        step.destroy("slurm", refused="protected"),
+    ),
+)

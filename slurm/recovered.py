@@ -1,0 +1,51 @@
+"""Jobs whose slices were coming when slurmctld was started: put back into the queue, and started again.
+
+Slurm 22.05 loses the addresses of their hosts, so that `srun` in such a job can't reach the others.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Sequence
+
+from slurm.errors import SlurmError
+from slurm.machine import call
+
+_CONFIGURING = re.compile(r"(\d{1,10}(?:_\d{1,7})?) (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)")
+_STARTED = re.compile(r"(?m)^BOOT_TIME *= *(\S+)$")
+_LOG = logging.getLogger(__name__)
+
+
+class Recovered:
+    """Requeue of jobs that an earlier slurmctld has given hosts that aren't up yet."""
+
+    def __init__(self, run: Callable[[Sequence[str]], str] = call):
+        self._run = run
+        self._refused: set[str] = set()  # jobs of srun and salloc, which end with their program
+
+    def requeue(self) -> None:
+        """Requeue such jobs. Whatever fails is logged."""
+        try:
+            text = self._run(["squeue", "--noheader", "--states=CONFIGURING", "--format=%i %S"])
+            matches = (_CONFIGURING.fullmatch(line.strip()) for line in text.splitlines())
+            configuring = [match for match in matches if match]
+            if not configuring:
+                return
+            started = _STARTED.search(self._run(["scontrol", "show", "config"]))
+            for job, since in (match.groups() for match in configuring):
+                if started and since < started[1] and job not in self._refused:
+                    self._requeue(job)
+        except SlurmError as error:
+            _LOG.warning("%s", error)
+
+    def _requeue(self, job: str) -> None:
+        try:
+            self._run(["scontrol", "requeue", job])
+        except SlurmError as error:
+            self._refused.add(job)
+            why = "its hosts were coming when slurmctld started, and it isn't requeued"
+            _LOG.warning("job %s: %s: %s", job, why, error)
+            return
+        self._run(["scontrol", "update", f"JobId={job}", "StartTime=now"])
+        _LOG.info("job %s: queued again: its hosts were coming when slurmctld started", job)

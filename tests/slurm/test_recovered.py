@@ -1,0 +1,61 @@
+"""Jobs that were being configured when slurmctld was started."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from slurm.errors import SlurmError
+from slurm.recovered import Recovered
+
+STARTED = "BOOT_TIME               = 2026-11-26T21:19:47\nHASH_VAL                = Match\n"
+
+
+class Slurm:
+    """Slurm's commands, as 22.05.8 prints them."""
+
+    def __init__(self, queue: str, refused: Sequence[str] = ()):
+        self.queue, self.refused, self.sent = queue, refused, list[list[str]]()
+
+    def __call__(self, line: Sequence[str]) -> str:
+        if line[0] == "squeue":
+            return self.queue
+        if line[1] == "show":
+            return STARTED
+        if line[1] == "requeue" and line[2] in self.refused:
+            raise SlurmError("scontrol requeue: status 1: Requested operation not supported on non-batch job")
+        self.sent.append([*line])
+        return ""
+
+
+@pytest.mark.parametrize(
+    ("queue", "jobs"),
+    [
+        ("", []),
+        ("5 2026-11-26T21:19:46\n", ["5"]),
+        ("5 2026-11-26T21:19:47\n", []),
+        ("5 N/A\n", []),
+        ("5_1 2026-11-26T21:19:35\n7 2026-11-26T21:20:00\n", ["5_1"]),
+        ("5;reboot 2026-11-26T21:19:35\n", []),
+    ],
+)
+def test_a_job_is_queued_again_if_its_hosts_were_coming_when_slurmctld_started(
+    queue: str, jobs: list[str]
+) -> None:
+    slurm = Slurm(queue)
+    Recovered(slurm).requeue()
+    expected = [
+        line
+        for job in jobs
+        for line in (["scontrol", "requeue", job], ["scontrol", "update", f"JobId={job}", "StartTime=now"])
+    ]
+    assert slurm.sent == expected
+
+
+def test_a_job_of_srun_is_named_once_and_hides_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    slurm = Slurm("5 2026-11-26T21:19:35\n6 2026-11-26T21:19:36\n", refused=["5"])
+    recovered = Recovered(slurm)
+    recovered.requeue()
+    slurm.queue = "5 2026-11-26T21:19:35\n"
+    recovered.requeue()
+    assert slurm.sent[0] == ["scontrol", "requeue", "6"]
+    assert [record.message.startswith("job 5: ") for record in caplog.records] == [True]
