@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
+
+import yaml
 
 from infra.core.environment import required_services
 from infra.doctor.checks import Target, checks
 from infra.doctor.finding import Finding
+from infra.engine.environments import shared_names
+from infra.engine.settings import from_file
 from infra.google.client import Client
 from infra.settings.schema import Settings
 from tests.infra.layers.slurm.cluster import settings
@@ -46,3 +51,13 @@ def test_the_layer_is_among_the_stacks_services_quotas_and_prices() -> None:
     (layer,) = (layer for layer in known.layers_on if layer.name == "slurm")
     assert {(use.quota.place, use.amount) for use in layer.hooks.quotas(known)} >= {("us-east5-b", 48)}
     assert any("slurm-dev-controller" in str(row) for row in layer.prices(known))
+
+
+def test_a_cluster_of_another_environment_with_its_name_is_told(tmp_path: Path) -> None:
+    for environment in ("dev", "eu"):
+        config = {**lab.values({"slurm:name": "train"}), "network:name": f"{environment}-tpu"}
+        text = yaml.safe_dump({"config": config})
+        (tmp_path / f"Pulumi.{environment}.yaml").write_text(text)
+    problems, _ = shared_names(from_file("eu", tmp_path), tmp_path)
+    told = {problem.path: problem.rule for problem in problems}
+    assert "Pulumi.dev.yaml" in told["slurm:name"]
