@@ -1,4 +1,4 @@
-"""What `tpu doctor` and the plan's prices say with the Slurm layer on, by its declaration alone."""
+"""Findings of `tpu doctor` with the Slurm layer on, by its declaration alone."""
 
 from __future__ import annotations
 
@@ -59,5 +59,5 @@ def test_a_cluster_of_another_environment_with_its_name_is_told(tmp_path: Path) 
         text = yaml.safe_dump({"config": config})
         (tmp_path / f"Pulumi.{environment}.yaml").write_text(text)
     problems, _ = shared_names(from_file("eu", tmp_path), tmp_path)
-    told = {problem.path: problem.rule for problem in problems}
-    assert "Pulumi.dev.yaml" in told["slurm:name"]
+    rules = {problem.path: problem.rule for problem in problems}
+    assert "Pulumi.dev.yaml" in rules["slurm:name"]
