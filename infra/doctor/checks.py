@@ -34,10 +34,9 @@ from infra.layers.pipeline import handoff
 from infra.layers.pipeline.settings import PipelineSettings
 from infra.layers.storage.names import controller_bucket, service_account_email
 from infra.layers.storage.settings import StorageSettings
-from infra.layers.tpu.published import unpublished
-from infra.settings.schema import Settings
+from infra.layers.tpu.published import OF_HOSTS, unpublished
+from infra.settings.schema import Settings, keys_of
 from infra.slices.nodes import Node
-from infra.slices.settings import TpuSettings
 
 _USAGE = "https://serviceusage.googleapis.com/v1"
 
@@ -93,7 +92,9 @@ def checks(target: Target) -> list[tuple[str, Check]]:
         )),
         ("bucket", bucket("checkpoint bucket", target.settings[StorageSettings].bucket_name)),
         ("controller's bucket", bucket("controller's bucket", controller_bucket(target.settings))),
-        ("bundle", partial(_bundle, target)),
+        ("bundle", partial(_bundle, target, OF_HOSTS, {node.bundle for node in target.nodes})),
+        *((f"bundle {layer.name}", partial(_bundle, target, layer.hooks.bundle.key, None))
+          for layer in on if layer.hooks.bundle),
         *((f"stack {layer.name}", partial(_stack, target, layer.name)) for layer in on),
         *((f"stack {layer.name}", partial(_off, target, layer.name)) for layer in disabled),
         *((f"unheld {layer.name}", partial(_unheld, target, layer)) for layer in on),
@@ -159,21 +160,32 @@ def _permissions(target: Target, asked_for: list[Role], url: str, of: str, what:
         yield Finding(what, OK, f"all {len(desired)} granted")
 
 
-def _bundle(target: Target, what: str) -> Iterator[Finding]:
+def _recorded(settings: Settings, key: str) -> str | None:
+    """Return the id of a bundle, by its setting."""
+    section, _, name = key.partition(":")
+    (layer,) = (layer for layer in settings.layers_on if layer.name == section)
+    recorded: str | None = getattr(settings[layer.settings], keys_of(layer.settings)[name].name)
+    return recorded
+
+
+def _bundle(target: Target, key: str, bundles: set[str | None] | None, what: str) -> Iterator[Finding]:
+    """Report whether bundles are published: given ones, or the one in the setting `key`."""
+    recorded = _recorded(target.settings, key)
     bucket = target.settings[StorageSettings].bucket_name
     missing = unpublished(
         target.settings,
-        {node.bundle for node in target.nodes},
+        {recorded} if bundles is None else bundles,
         bucket,
         lambda name: target.google.exists(client.object_url(bucket, name)),
+        key,
     )
-    if missing and target.settings[TpuSettings].bundle is None:
+    if missing and key == OF_HOSTS and recorded is None:
         up = f"tpu up {target.settings.environment}"
         yield Finding(what, MISSING, missing[0], f"{up}, which publishes it once its bucket is there")
     elif missing:
         yield Finding(what, MISSING, *missing)
     else:
-        yield Finding(what, OK, f"{(target.settings[TpuSettings].bundle or '')[:12]}… is published")
+        yield Finding(what, OK, f"{(recorded or '')[:12]}… is published")
 
 
 def _stack(target: Target, layer: str, what: str) -> Iterator[Finding]:

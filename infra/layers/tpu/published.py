@@ -30,7 +30,10 @@ def unpublished(
     """
     fix = f"tpu publish {settings.environment}"
     if None in bundles:
-        return f"{key}: no bundle was published for the hosts to install", fix
+        return (
+            f"{key}: no bundle was published for the {'hosts' if key == OF_HOSTS else 'machines'} to install",
+            fix,
+        )
     objects = [("", bundle_manifest(bundle)) for bundle in sorted(filter(None, {*bundles}))]
     if key == OF_HOSTS:
         objects.append(("this checkout's start-up script, ", bundle_blob(startup.script_sha256())))

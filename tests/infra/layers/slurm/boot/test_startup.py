@@ -10,16 +10,21 @@ import zipfile
 from collections.abc import Callable, Iterator
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from infra.layers.slurm import startup
+from infra.layers.slurm.program import archive_of
 from infra.layers.tpu.startup import loader
 from infra.publish import machines
 from infra.publish.bundle import Bundle
-from tests.infra.layers.tpu.boot.lab import Host, failed, ready, running_lab
+from slurm.logs import KEEPER
+from tests.infra.layers.slurm.cluster import settings
+from tests.infra.layers.tpu.boot.lab import Host, failed, ready, running_lab, until
 from tests.infra.layers.tpu.boot.metadata import Metadata
 from tests.infra.layers.tpu.boot.storage import BUCKET, client_of, emulated_storage
+from workload.host import events, unit
 
 MACHINE = Path(str(resources.files(startup) / "machine.sh"))
 PROGRAM = """\
@@ -114,6 +119,30 @@ def test_a_machine_installs_slurm_and_runs_its_program_at_every_boot(
     host.power_off()
     again = ready(host)
     assert "are there already" in next(s["log_tail"] for s in again["stages"] if s["name"] == "packages")
+
+
+def test_the_machine_sends_what_its_daemon_reports(
+    make_machine: Callable[..., Host],
+) -> None:
+    """By the real program, with the packages that the machine has, as boot.py starts it."""
+    host = make_machine(tpu_zone="us-east5-b")
+    ready(host)
+    with zipfile.ZipFile(archive_of(settings())) as archive:
+        archive.extractall(host.files / "opt/slurm/real")
+    text = unit.logs_unit("slurm logs controller", "/opt/slurm/real")
+    (host.files / f"etc/systemd/system/{unit.LOGS}").write_text(text)
+    host.run("systemctl", "daemon-reload")
+    host.run("systemctl", "restart", unit.LOGS)
+    line = events.line("slurm-queue", {"partition": "tpu", "down": 4})
+    host.run("systemd-run", f"--unit={KEEPER}", "--wait", "echo", line)
+
+    def reports() -> list[dict[str, Any]]:
+        return [entry["jsonPayload"] for entry in host.lab.front.logged if "jsonPayload" in entry]
+
+    until(lambda: any(report["event"] == "slurm-queue" for report in reports()), host)
+    (report,) = (report for report in reports() if report["event"] == "slurm-queue")
+    assert (report["partition"], report["down"]) == ("tpu", 4)
+    assert {entry["labels"]["node"] for entry in host.lab.front.logged} == {"slurm-dev-controller"}
 
 
 def test_another_program_than_the_metadata_names_is_not_run(make_machine: Callable[..., Host]) -> None:
