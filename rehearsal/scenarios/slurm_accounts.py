@@ -48,7 +48,7 @@ SCENARIO = Scenario(
               sleep 2
             done | sort -u
             """,
-            prints=r"(?s)\A(?!.*[3-9] engineer)(?!.*[2-9] researcher).*2 engineer.*1 researcher",
+            prints=r"(?s)\A(?!.*[3-9] engineer)(?!.*[2-9] researcher)(?=.*2 engineer).*1 researcher",
             timeout_s=600,
         ),
         step.ssh(
