@@ -401,7 +401,7 @@ def test_without_a_team_there_are_no_jobs(
 ) -> None:
     monkeypatch.setattr(command, "from_file", lambda _: settings(**{"queue:teams": []}))
     assert main(["job", "list", "dev"]) == 1
-    assert "queue:teams has no team, so there are no jobs\n    fix: add one" in capsys.readouterr().err
+    assert "queue:teams = []: jobs are submitted by teams\n    fix: write e.g." in capsys.readouterr().err
 
 
 def test_without_the_layer_there_are_no_jobs(

@@ -104,7 +104,8 @@ def test_what_was_said_is_told_apart(message: str, kind: Kind) -> None:
             "Error 403: Grant the caller a custom role with the serviceusage.services.use permission",
             "roles/serviceusage.serviceUsageConsumer",
         ),
-        ("Error 403: Permission 'compute.disks.use' denied", "a role that holds compute.disks.use"),
+        ("Error 403: Permission 'compute.disks.use' denied", "roles/compute.instanceAdmin.v1, which holds"),
+        ("Error 403: Permission 'compute.disks.fold' denied", "a role that holds compute.disks.fold"),
         ("googleapi: Error 403: Forbidden", "a role that holds the permission"),
     ],
 )  # fmt: skip

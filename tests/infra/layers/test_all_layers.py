@@ -20,10 +20,10 @@ DECLARED = {
     "tpu": 7,
     "gke": 42,
     "queue": 137,
-    "builds": 41,
+    "builds": 42,
     "pipeline": 66,
     "slurm": 46,
-    "monitoring": 54,
+    "monitoring": 58,
 }
 ONLY_SERVICES = {(build, "storage") for build in ("builds", "data", "monitoring", "network", "pipeline")}
 """Layers that need what storage switches on, and none of its outputs."""

@@ -49,6 +49,8 @@ OPEN = {
 # Methods whose permission isn't named as they are.
 QUEUED = ("create", "delete", "get", "list")
 NAMED_OTHERWISE = {
+    "serviceusage.services.enable": "Permission denied",  # Google names the service in its place
+    "serviceusage.services.batchEnable": "Permission denied",
     "cloudbuild.projects.builds.cancel": "cloudbuild.builds.update",
     **{
         f"cloudkms.projects.locations.keyRings.cryptoKeys.{verb}": f"cloudkms.cryptoKeyVersions.{use}"
@@ -76,7 +78,6 @@ NAMED_OTHERWISE = {
     "pubsub.projects.subscriptions.pull": "pubsub.subscriptions.consume",
     "pubsub.projects.topics.subscriptions.list": "pubsub.topics.listSubscriptions",
     "secretmanager.projects.secrets.addVersion": "secretmanager.versions.add",
-    "serviceusage.services.batchEnable": "serviceusage.services.enable",
     "serviceusage.services.batchGet": "serviceusage.services.get",
     "serviceusage.services.consumerQuotaMetrics.list": "serviceusage.quotas.get",
     "serviceusage.services.generateServiceIdentity": "serviceusage.services.enable",
