@@ -28,7 +28,7 @@ class Recorder(Firewall):
 async def test_rules_follow_what_is_declared(tmp_path: Path) -> None:
     async with open_lab(tmp_path) as lab:
         firewall = Recorder("br", ())
-        following = asyncio.create_task(enforce(lab.world, lab.tpu.all, firewall))
+        following = asyncio.create_task(enforce(lab.world, lab.tpu.members, firewall))
         await lab.ready("one", acceleratorType="v6e-1", tags=["a"])
         await lab.ready("two", acceleratorType="v6e-1", tags=["b"])
         await lab.compute("firewalls", {}, {"name": "f", "network": NETWORK, **TAGGED})
