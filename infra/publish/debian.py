@@ -30,8 +30,6 @@ __all__ = ["MIRROR", "Package", "archive", "locked"]
 MIRROR = "TPU_DEBIAN_MIRROR"
 """Variable with the folders above Debian's pools, instead of those of this machine's apt."""
 
-_DEFAULT = ("https://deb.debian.org/debian", "https://deb.debian.org/debian-security")
-_SNAPSHOT = "https://snapshot.debian.org/archive"
 _LEFT_OUT = re.compile(
     r"(usr/share/(doc|man|info|lintian|locale|bug|doc-base|apport|pam-configs|bash-completion)"
     # PMIx without its library: slurmd complains in each log.
@@ -99,25 +97,26 @@ def _fetch(package: Package, folder: Path, mirrors: list[str]) -> Path:
                 else:
                     into.write_bytes(reply.content)
                     return
-        snapshots = " ".join(f"{_SNAPSHOT}/{name}/DATE" for name in ("debian", "debian-security"))
+        snapshots = " ".join(f"ARCHIVE/{name}/DATE" for name in ("debian", "debian-security"))
         raise PublishError(
             f"{package.name} {package.version}, which the machines need, can't be downloaded "
-            f"({', '.join(dict.fromkeys(answers))}). Name mirrors that have it: {MIRROR}='{snapshots}', "
-            f"where DATE is e.g. 20261126T000000Z; or copy {folder} from a machine that has published"
+            f"({', '.join(dict.fromkeys(answers)) or 'this machine has no apt, which names mirrors'}). "
+            f"Name mirrors that have it: {MIRROR}='{snapshots}', where ARCHIVE is Debian's archive of "
+            f"snapshots and DATE e.g. 20261126T000000Z; or copy {folder} from a machine that has published"
         )
 
     return once(folder / package.sha256, download)
 
 
 def _mirrors() -> list[str]:
-    """Return the folders above pools: of the variable, else of this machine's apt and Debian's own."""
+    """Return the folders above pools: of the variable, else of this machine's apt, if it has one."""
     if chosen := os.environ.get(MIRROR, "").split():
         return chosen
     if not shutil.which("apt-get"):
-        return list(_DEFAULT)
+        return []
     command = ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Origin: Debian"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return list(dict.fromkeys([*done.stdout.split(), *_DEFAULT]))
+    return list(dict.fromkeys(done.stdout.split()))
 
 
 def _write(debs: list[Path], made: Path) -> None:

@@ -122,7 +122,7 @@ def test_a_package_that_can_not_be_had_is_named_with_where_it_may_be(
     text = str(caught.value)
     assert text.startswith("a 1-1, which the machines need, can't be downloaded")
     assert ("another sha256" if stored else "HTTP 404") in text
-    assert "TPU_DEBIAN_MIRROR='https://snapshot.debian.org/archive/debian/DATE" in text
+    assert "TPU_DEBIAN_MIRROR='ARCHIVE/debian/DATE ARCHIVE/debian-security/DATE'" in text
     assert not list((mirror.parent / "cache/debian").glob("*.tar.gz"))
 
 
