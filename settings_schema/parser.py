@@ -94,13 +94,12 @@ class Parser:
         for key in sorted(raw.keys() - known.keys()):
             if entry := former(kind, key):
                 self.report(f"{prefix}{key}", raw[key], entry.rule, entry.fix)
+                if entry.present and entry.present not in raw:
+                    self.broken.add(f"{prefix}{entry.present}")
                 continue
             near = nearest(key, known)
             listed = textwrap.shorten(f"remove it; known are {', '.join(known)}", 120, placeholder=" …")
             fix = f"did you mean {prefix}{near}?" if near else listed
-            for renamed, item in known.items():
-                if key == item.metadata.get("formerly", ("", ""))[0]:
-                    near, fix = renamed, f"write {prefix}{renamed}: {item.metadata['formerly'][1]}"
             self.problems.append(Problem(f"{prefix}{key}", shown(raw[key], self._texts), "unknown key", fix))
             if near and near not in raw:  # its default isn't what was meant
                 self.broken.add(f"{prefix}{near}")

@@ -9,10 +9,17 @@ from settings_schema.rules import Rule
 
 @dataclass(frozen=True)
 class Former:
-    """Key that users know from elsewhere and that isn't a setting: why, and what to write instead."""
+    """Key that users know, from elsewhere or an earlier version, and that isn't a setting.
+
+    Attributes:
+        rule: why it isn't.
+        fix: what to write instead.
+        present: key that it is called now, whose default isn't what its user meant.
+    """
 
     rule: str
     fix: str
+    present: str = ""
 
 
 def former(kind: type, key: str) -> Former | None:
@@ -36,7 +43,6 @@ def setting(
     reserved: Collection[str] = (),
     most: int | None = None,
     not_empty: str = "",
-    formerly: tuple[str, str] = ("", ""),
 ) -> Any:
     """Declare a field.
 
@@ -49,11 +55,10 @@ def setting(
         reserved: keys of a mapping that the program sets itself.
         most: largest whole number.
         not_empty: reason why an empty list is refused; by default it is allowed.
-        formerly: an earlier key, and what differs beside the name.
     """
     metadata = {
         "about": about, "rule": rule, "example": example, "key_rule": key_rule, "reserved": reserved,
-        "most": most, "not_empty": not_empty, "formerly": formerly,
+        "most": most, "not_empty": not_empty,
     }  # fmt: skip
     if isinstance(default, dict):
         return field(default_factory=dict, metadata=metadata)

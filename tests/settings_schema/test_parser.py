@@ -3,14 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from settings_schema import rules
 from settings_schema.parser import Parser, shown
 from settings_schema.problem import Problem, listed
-from settings_schema.schema import setting
+from settings_schema.schema import Former, setting
 
 WORD = rules.pattern("[a-z]+", "lowercase letters", "")
 
@@ -41,7 +41,11 @@ class Config:
     inner: Inner = Inner()
     size: int | None = setting(default=None, rule=rules.between(1, 2))
     share: int | None = setting(default=None, rule=rules.between(1, 2), example="2")
-    weight: int | None = setting(default=None, formerly=("heaviness", "that was in stones"))
+    weight: int | None = setting(default=None)
+
+    former: ClassVar[Mapping[str, Former]] = {
+        "heaviness": Former("unknown key", "write weight: that was in stones", "weight")
+    }
 
 
 def parsed(raw: dict[str, Any], **options: Any) -> tuple[Config, dict[str, str], set[str]]:

@@ -1,9 +1,12 @@
 """Settings of the monitoring layer."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from infra.settings import rules
 from infra.settings.schema import setting
+from settings_schema.schema import Former
 
 _NAME = rules.pattern(
     "[a-z]([-a-z0-9]{0,38}[a-z0-9])?",
@@ -99,8 +102,13 @@ class MonitoringSettings:
         "of the price book; 50, 90 and 100 % of it are notified",
         default=None,
         rule=rules.between(1, 1_000_000_000, "a month"),
-        formerly=(
-            "budgetDollarsPerMonth",
-            "that amount was in dollars, this one is in the billing account's currency",
-        ),
     )
+
+    former: ClassVar[Mapping[str, Former]] = {
+        "budgetDollarsPerMonth": Former(
+            "unknown key",
+            "write monitoring:budgetPerMonth: that amount was in dollars, this one is in the billing"
+            " account's currency",
+            "budgetPerMonth",
+        ),
+    }
