@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from infra.catalog import CATALOG
@@ -12,10 +12,11 @@ from infra.layers.slurm.conf import nodes
 from infra.layers.slurm.slices import NameListError, Nodeset, expand, nodesets, of_host
 from infra.settings.schema import Settings
 from slurm.errors import SlurmError
+from slurm.machine import call
 
 FORMAT = "%i|%u|%P|%T|%D|%Q|%M|%S|%r|%N|%j"
 """Of squeue; the last field, the job's name, may hold anything."""
-PENDING = "PENDING"
+PENDING, CONFIGURING = "PENDING", "CONFIGURING"
 JOB = re.compile(r"[0-9]{1,10}(_([0-9]{1,8}|\[[0-9,%-]{1,200}\]))?")
 """A job's id, of a task of an array, or of several tasks."""
 
@@ -51,6 +52,11 @@ class Job:
     nodes: str
     name: str
     place: int = 0
+
+
+def queued(run: Callable[[Sequence[str]], str] = call) -> list[Job]:
+    """Return the jobs of all users, on a machine of the cluster. Raises SlurmError."""
+    return parse(run(["squeue", "--noheader", "--format", FORMAT]))
 
 
 def parse(text: str) -> list[Job]:

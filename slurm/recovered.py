@@ -9,10 +9,11 @@ import logging
 import re
 from collections.abc import Callable, Sequence
 
+from slurm import jobs
 from slurm.errors import SlurmError
 from slurm.machine import call
 
-_CONFIGURING = re.compile(r"(\d{1,10}(?:_\d{1,7})?) (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)")
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d")
 _STARTED = re.compile(r"(?m)^BOOT_TIME *= *(\S+)$")
 _LOG = logging.getLogger(__name__)
 
@@ -27,15 +28,14 @@ class Recovered:
     def requeue(self) -> None:
         """Requeue such jobs. Whatever fails is logged."""
         try:
-            text = self._run(["squeue", "--noheader", "--states=CONFIGURING", "--format=%i %S"])
-            matches = (_CONFIGURING.fullmatch(line.strip()) for line in text.splitlines())
-            configuring = [match for match in matches if match]
+            configuring = [job for job in jobs.queued(self._run) if job.state == jobs.CONFIGURING]
             if not configuring:
                 return
             started = _STARTED.search(self._run(["scontrol", "show", "config"]))
-            for job, since in (match.groups() for match in configuring):
-                if started and since < started[1] and job not in self._refused:
-                    self._requeue(job)
+            for job in configuring:
+                earlier = started and _TIME.fullmatch(job.start) and job.start < started[1]
+                if earlier and job.id not in self._refused:
+                    self._requeue(job.id)
         except SlurmError as error:
             _LOG.warning("%s", error)
 

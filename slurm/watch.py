@@ -17,14 +17,13 @@ from slurm import jobs
 from slurm.decide import FAILED, HELD
 from slurm.jobs import Job
 from slurm.keep import Nodes
-from slurm.machine import call
 from slurm.nodes import SlurmNode
 from workload.host import events
 
 EVENT = "slurm-queue"
 _EVERY_S = 60.0
 _MOST_REASONS = 5
-_CONFIGURING, _RUNNING = "CONFIGURING", "RUNNING"
+_RUNNING = "RUNNING"
 _LATER = "BeginTime"
 _OWN_WISH = (
     _LATER, "Dependency", "JobHeld", "JobArrayTaskLimit", "Assoc", "QOS", "Licenses", "Reservation",
@@ -36,10 +35,6 @@ https://slurm.schedmd.com/archive/slurm-22.05.8/squeue.html
 _LOG = logging.getLogger(__name__)
 
 
-def _queue() -> list[Job]:
-    return jobs.parse(call(["squeue", "--noheader", "--format", jobs.FORMAT]))
-
-
 class Watch:
     """Watch over the partitions of the settings."""
 
@@ -47,7 +42,7 @@ class Watch:
         self,
         settings: Settings,
         slurm: Nodes,
-        queue: Callable[[], list[Job]] = _queue,
+        queue: Callable[[], list[Job]] = jobs.queued,
         now: Callable[[], float] = time.monotonic,
         report: Callable[[str], None] = _LOG.info,
     ):
@@ -117,7 +112,7 @@ class _Partition:
 
 def _waits(job: Job, free: int) -> bool:
     """Return whether a job waits for hosts that no other job has."""
-    if job.state == _CONFIGURING:
+    if job.state == jobs.CONFIGURING:
         return True
     return job.state == jobs.PENDING and not job.why.startswith(_OWN_WISH) and job.hosts <= free
 
