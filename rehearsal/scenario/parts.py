@@ -55,6 +55,16 @@ PIPELINE = {
 }
 # The four first layers' stacks but the slices', and the bundle.
 FOUNDATION = (step.up("storage"), step.publish("cpu"), step.up("network"), step.up("data"))
+# A Slurm cluster: its machines, its settings but for nodesets and zones, and the steps until it answers.
+CONTROLLER, LOGIN = "slurm-dev-controller", "slurm-dev-login-0"
+SLURM = {
+    "tpu:slices": [],
+    "slurm:users": ["user:ml-engineer@example.com"],
+    "slurm:accountUsers": ["user:platform-engineer@example.com"],
+    "slurm:suspendTimeS": 30,
+    "slurm:ssh": SSH + " {node} {command}",
+}
+SLURM_UP = (*FOUNDATION, step.up("tpu"), step.up("slurm"), step.ready(CONTROLLER), step.ready(LOGIN))
 ALERT_TOPIC = {"monitoring:channels": [{"name": "bus", "topic": "tpu-alerts"}]}
 SUBSCRIBE = step.request(
     "pubsub.v1.projects.subscriptions.create",

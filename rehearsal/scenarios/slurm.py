@@ -6,11 +6,10 @@ undisturbed one, a zone without chips, the controller's power lost. What is left
 """
 
 from rehearsal.scenario import steps as step
-from rehearsal.scenario.parts import FOUNDATION, NO_CAPACITY, SSH, ZONE
+from rehearsal.scenario.parts import CONTROLLER, LOGIN, NO_CAPACITY, SLURM, SLURM_UP, SSH, ZONE
 from rehearsal.scenario.scenario import Scenario
 from rehearsal.scenario.step import Step
 
-CONTROLLER, LOGIN = "slurm-dev-controller", "slurm-dev-login-0"
 NODESET = {
     "name": "tpu", "acceleratorType": "v6e-16", "zone": ZONE, "fallbackZones": ["us-east5-a"],
     "nodeCountDynamicMax": 8, "spot": True,
@@ -37,20 +36,12 @@ def waits(until: str, timeout_s: int = 300) -> Step:
 SCENARIO = Scenario(
     clock=20,
     settings={
-        "tpu:slices": [],
+        **SLURM,
         "tpu:zones": [ZONE, "us-east5-a"],
         "slurm:nodesets": [NODESET],
-        "slurm:users": ["user:ml-engineer@example.com"],
-        "slurm:accountUsers": ["user:platform-engineer@example.com"],
-        "slurm:suspendTimeS": 30,
-        "slurm:ssh": SSH + " {node} {command}",
     },
     steps=(
-        *FOUNDATION,
-        step.up("tpu"),
-        step.up("slurm"),
-        step.ready(CONTROLLER),
-        step.ready(LOGIN),
+        *SLURM_UP,
         step.command("tpu slurm status dev", prints="no jobs"),
         # A slice comes for a job, and two for another, which tries something on all hosts.
         submit("undisturbed"),

@@ -4,35 +4,26 @@ Real slurmdbd and MariaDB on the controller, whose database is on the disk that 
 """
 
 from rehearsal.scenario import steps as step
-from rehearsal.scenario.parts import FOUNDATION, SSH, ZONE
+from rehearsal.scenario.parts import LOGIN, SLURM, SLURM_UP, ZONE
 from rehearsal.scenario.scenario import Scenario
 
-CONTROLLER, LOGIN = "slurm-dev-controller", "slurm-dev-login-0"
 SUBMIT = "sbatch --parsable --output=/dev/null --wrap 'sleep 20'"
 SCENARIO = Scenario(
     clock=20,
     settings={
-        "tpu:slices": [],
+        **SLURM,
         "tpu:zones": [ZONE],
         "slurm:nodesets": [
             {"name": "tpu", "acceleratorType": "v6e-1", "zone": ZONE, "nodeCountDynamicMax": 4, "spot": True}
         ],
-        "slurm:users": ["user:ml-engineer@example.com"],
-        "slurm:accountUsers": ["user:platform-engineer@example.com"],
-        "slurm:suspendTimeS": 30,
         "slurm:accounting": True,
         "slurm:accounts": [
             {"name": "vision", "users": ["engineer"], "maxHosts": 2},
             {"name": "text", "users": ["researcher"], "maxJobs": 1},
         ],
-        "slurm:ssh": SSH + " {node} {command}",
     },
     steps=(
-        *FOUNDATION,
-        step.up("tpu"),
-        step.up("slurm"),
-        step.ready(CONTROLLER),
-        step.ready(LOGIN),
+        *SLURM_UP,
         step.ssh(
             LOGIN, "sacctmgr --noheader --parsable2 show associations format=account,user", prints="vision"
         ),
