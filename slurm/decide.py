@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
 
 from fleet.adhoc import PHASE, WHY, Item, Phase, owner, wanted
 from slurm.nodes import SlurmNode
@@ -243,8 +242,3 @@ def _removed(name: str, world: World) -> Iterator[Action]:
     yield from _force(hosts.asking, HELD + why)
     if len(hosts.out) == len(hosts.all):
         yield End(name, why)
-
-
-def unknown(slices: Sequence[Slice], known: Mapping[str, Any]) -> list[str]:
-    """Return the hosts of the settings that Slurm doesn't know."""
-    return [host for slice_ in slices for host in slice_.hosts if host not in known]
