@@ -1,33 +1,95 @@
 """A run's step log: its curves across starts."""
 
+import json
 from pathlib import Path
 
 import pytest
 from tensorboardX.proto.event_pb2 import Event, SessionLog  # type: ignore[import-untyped]
 
-from workload.runs.curves import records
+from workload.runs import metrics
 from workload.runs.step_log import StepLog, line
 from workload.runs.store import FolderStore
 
 
-def test_a_resumed_runs_curves_lose_what_came_after_the_checkpoint_and_nothing_else(tmp_path: Path) -> None:
-    """TensorBoard drops an earlier start's points at and after the step of a START event."""
-    starts = []
-    for first in (0, 2):
-        store = FolderStore(tmp_path / str(first))  # a folder each: files are named by the second
-        log = StepLog(store, "run", "", 4)
-        log.begin(first)
-        for step in range(first + 1, 5):
-            log.loss(step, 1.0 / step, {})
-        log.flush(4)
-        log.close()
-        (name,) = store.list("tensorboard/")
-        starts += [
-            event.step
-            for _, record in records(store.read(name))
-            if (event := Event.FromString(record)).session_log.status == SessionLog.START
-        ]
-    assert starts == [1, 3]
+def start(store: FolderStore, first: int, last: int, saved: int, value: float) -> StepLog:
+    """Log the steps after `first` up to `last`, with a checkpoint at `saved`; an unclosed log was killed."""
+    log = StepLog(store, "run", "", 9)
+    log.begin(first)
+    for step in range(first + 1, last + 1):
+        log.loss(step, value + step, {"rate": value})
+        if step == saved:
+            log.evaluated(step, value)
+            log.flush(step)
+    return log
+
+
+def event_files(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    """Curves as TensorBoard reads them: a START event drops the later points of earlier files."""
+    curves: dict[str, list[tuple[int, float]]] = {}
+    for path in sorted(folder.glob("tensorboard/*")):
+        content, at = path.read_bytes(), 0
+        while at < len(content):
+            length = int.from_bytes(content[at : at + 8], "little")
+            event = Event.FromString(content[at + 12 : at + 12 + length])
+            at += 16 + length  # length, its checksum, the data, its checksum
+            if event.session_log.status == SessionLog.START:
+                curves = {
+                    name: [point for point in points if point[0] < event.step]
+                    for name, points in curves.items()
+                }
+            for value in event.summary.value:
+                curves.setdefault(value.tag, []).append((event.step, value.simple_value))
+    return curves
+
+
+def test_a_killed_and_resumed_run_has_each_step_once_in_every_curve(tmp_path: Path) -> None:
+    store = FolderStore(tmp_path)
+    start(store, 0, 4, 3, 10.0)  # killed before its event file was stored, or after
+    second = start(store, 3, 6, 5, 20.0)
+    second.close()
+    start(store, 5, 9, 9, 30.0).close()
+    losses = [11.0, 12.0, 13.0, 24.0, 25.0, 36.0, 37.0, 38.0, 39.0]
+    assert event_files(tmp_path) == {
+        "loss": [*enumerate(losses, start=1)],
+        "rate": [(step, losses[step - 1] - step) for step in range(1, 10)],
+        "eval_loss": [(3, 10.0), (5, 20.0), (9, 30.0)],
+    }
+    assert len(store.list("tensorboard/")) == 1  # the last start's, which holds everything
+
+
+def test_the_rows_of_all_steps_are_stored_before_a_checkpoint_is_complete(tmp_path: Path) -> None:
+    store = FolderStore(tmp_path)
+    start(store, 0, 4, 3, 10.0)
+    (name,) = (name for name in store.list("progress/") if name != metrics.LIVE)
+    rows = [json.loads(line) for line in store.read(name).splitlines()]
+    assert [row.get("step", row.get("begin")) for row in rows] == [0, 1, 2, 3, 3]
+
+
+def test_a_readers_rows_come_once_though_the_live_object_has_them_first(tmp_path: Path) -> None:
+    store = FolderStore(tmp_path)
+    reader = metrics.Metrics(store)
+    rows = [metrics.line(step, f"2026-01-01T00:00:0{step}Z", {"loss": float(step)}) for step in range(1, 5)]
+    store.write(metrics.LIVE, "".join(rows[:2]).encode())
+    assert [row.step for row in reader.new()] == [1, 2]
+    store.write("progress/20260101-3.jsonl", "".join(rows[:3]).encode())
+    store.write(metrics.LIVE, rows[3].encode())
+    assert [row.step for row in reader.new()] == [3, 4]
+    assert not [*reader.new()]
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [b"\xff\xfe", b"[]", b"{", b'{"step": -1, "time": "2026-01-01T00:00:00Z"}', b'{"step": 1}',
+     b'{"step": 1, "time": "soon"}', b'{"step": 1, "time": "2026-01-01T00:00:00Z", "loss": [1]}'],
+)  # fmt: skip
+def test_a_line_that_is_no_row_is_left_out_and_named(
+    bad: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    good = metrics.line(2, "2026-01-01T00:00:00Z", {"loss": 1.5}).encode()
+    store = FolderStore(tmp_path)
+    store.write("progress/20260101-2.jsonl", bad + b"\n" + good)
+    assert [(row.step, row.numbers) for row in metrics.Metrics(store).new()] == [(2, {"loss": 1.5})]
+    assert "a line of" in caplog.text
 
 
 @pytest.mark.parametrize("forget", [False, True])

@@ -1,103 +1,46 @@
 """Command `workload upload-curves`: copy a run's curves to Vertex AI TensorBoard, during training or after.
 
-Reads the event files in the run's folder (step_log.py) and sends each point once per start of this
-command; Vertex overwrites existing steps.
+Reads the run's stream of metrics (metrics.py) and sends each point once per start of this command; Vertex
+overwrites existing steps.
 """
 
 import argparse
 import os
 import re
 import signal
-import struct
 import threading
 import time
-from collections.abc import Iterator, Sequence
-
-from google.protobuf.message import DecodeError
-from tensorboardX.proto.event_pb2 import Event  # type: ignore[import-untyped]
+from collections.abc import Sequence
 
 from workload.arguments import parser
 from workload.errors import BoardError, ConfigError, Problem, RunError, StoreError
 from workload.runs.location import of_scheme
-from workload.runs.store import Store, open_store
-from workload.runs.vertex import MOST_POINTS, Board, Point
+from workload.runs.metrics import FOLDER, Metrics, Point
+from workload.runs.store import open_store
+from workload.runs.vertex import MOST_POINTS, Board
 from workload.runs.vertex_ids import ID, IS_ID, IS_TENSORBOARD, TENSORBOARD, id_of
 
-_FOLDER = "tensorboard/"
-_EVENTS = "tfevents"  # part of the names of event files; TensorBoard reads no others
 _LONGEST_S = 86400.0  # between two uploads
 _RUN_URL = re.compile(r"gs://[^/]+/.*[^/]/*|(?!gs:/).*[^/]/*")
-_HEADER, _FOOTER_BYTES = struct.Struct("<QI"), 4  # length and its checksum; the data's checksum
 _EXAMPLES = """  workload upload-curves gs://my-project-checkpoints/runs/tiny --once \\
     --to projects/my-project/locations/us-east5/tensorboards/1"""
 
 
-def records(content: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield the records of a TFRecord file with their end offsets, without a truncated last record.
-
-    Checksums are ignored, since storage has checked the bytes.
-    https://www.tensorflow.org/tutorials/load_data/tfrecord#tfrecords_format_details
-    """
-    at = 0
-    while at + _HEADER.size <= len(content):
-        length, _ = _HEADER.unpack_from(content, at)
-        begin = at + _HEADER.size
-        at = begin + length + _FOOTER_BYTES
-        if at > len(content):
-            return
-        yield at, content[begin : begin + length]
-
-
-class Curves:
-    """Points of a run's event files."""
-
-    def __init__(self, store: Store):
-        self._store = store
-        self._read_bytes: dict[str, int] = {}
-
-    def exist(self) -> bool:
-        """Return True if there is an event file."""
-        return any(_EVENTS in name for name in self._store.sizes(_FOLDER))
-
-    def new(self) -> Iterator[tuple[str, Point]]:
-        """Yield (curve, point) of all points since the last call, in the order of starts and of time.
-
-        Raises:
-            RunError: a file is damaged.
-        """
-        for name, size in sorted(self._store.sizes(_FOLDER).items()):
-            start = self._read_bytes.get(name, 0)
-            if size <= start or _EVENTS not in name:
-                continue
-            for end, record in records(self._store.read(name, start)):
-                try:
-                    event = Event.FromString(record)
-                except DecodeError as error:
-                    fix = "delete it or restore an older version, then restart this command"
-                    raise RunError(
-                        f"{self._store.url}/{name}: damaged at byte {start + end}: {error}\n    fix: {fix}"
-                    ) from error
-                for value in event.summary.value:
-                    if value.HasField("simple_value"):
-                        yield value.tag, Point(event.step, value.simple_value, event.wall_time)
-                self._read_bytes[name] = start + end
-
-
-def upload(curves: Curves, board: Board) -> int:
+def upload(metrics: Metrics, board: Board) -> int:
     """Send new points; return their number.
 
     Raises:
         BoardError: some weren't written.
-        RunError: a file is damaged.
     """
     sent, count, batch = 0, 0, dict[str, dict[int, Point]]()
-    for curve, point in curves.new():
-        points = batch.setdefault(curve, {})
-        count += point.step not in points
-        points[point.step] = point  # the last start that did the step counts
-        if count == MOST_POINTS:
-            board.write(batch)
-            sent, count, batch = sent + count, 0, {}
+    for row in metrics.new():
+        for curve, value in row.numbers.items():
+            points = batch.setdefault(curve, {})
+            count += row.step not in points
+            points[row.step] = Point(row.step, value, row.time_s)  # the last start that did the step counts
+            if count == MOST_POINTS:
+                board.write(batch)
+                sent, count, batch = sent + count, 0, {}
     if batch:
         board.write(batch)
     return sent + count
@@ -107,16 +50,16 @@ def main(arguments: Sequence[str]) -> int:
     """Upload every minute until SIGTERM or Ctrl-C; return 0 after the last points.
 
     Raises:
-        BoardError, RunError, StoreError: the last points couldn't be read or written. Earlier failures are
+        BoardError, StoreError: the last points couldn't be read or written. Earlier failures are
             printed, and all points uploaded again.
     """
     options = _options(arguments)
     url, parent = options.run.rstrip("/"), os.getppid()
     run, store = url.rpartition("/")[2], open_store(url)
-    curves, board, trouble = Curves(store), None, ""
-    if options.once and not curves.exist():
+    metrics, board, trouble = Metrics(store), None, ""
+    if options.once and not metrics.exist():
         fix = "name the folder of a run that trained, e.g. gs://BUCKET/runs/RUN"
-        raise RunError(f"{url}/{_FOLDER}: no event files\n    fix: {fix}")
+        raise RunError(f"{url}/{FOLDER}: no metrics\n    fix: {fix}")
     ending = threading.Event()
     if not options.once:
         _end_at_signals(ending)
@@ -134,15 +77,15 @@ def main(arguments: Sequence[str]) -> int:
             if board is None:
                 board = Board(options.to, options.experiment or id_of(run), run)
                 print(f"curves: uploading to {board.name}", flush=True)
-            points = upload(curves, board)
+            points = upload(metrics, board)
             if points or options.once:
                 print(f"curves: {points} points uploaded", flush=True)
-        except (BoardError, RunError, StoreError) as error:
+        except (BoardError, StoreError) as error:
             if last:
                 raise
             if str(error) != trouble:
                 print(f"curves: {error}", flush=True)
-            curves, board, trouble = Curves(store), None, str(error)
+            metrics, board, trouble = Metrics(store), None, str(error)
         if last:
             return 0
         wait()

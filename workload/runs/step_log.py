@@ -1,27 +1,25 @@
-"""Step log of a run: losses, events, status and TensorBoard files, written by worker 0.
+"""Step log of a run: losses, metrics, events and status, written by worker 0.
 
 `metrics/` is exact: a segment holds the losses of (from, to] and is stored before checkpoint `to`
 completes, so the segments up to any complete checkpoint have no gap. Their bytes depend only on the run.
 If a repeated step has another loss, the run wasn't reproducible: the event `loss-differs` is logged, and
 segments of earlier starts after the checkpoint are deleted; with `observe.strict` the run fails instead.
-`progress/`, events and status contain wall times.
+The stream of metrics (metrics.py), events and status contain wall times.
 """
 
 import json
 import logging
 import re
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
-
-from tensorboardX import SummaryWriter  # type: ignore[import-untyped]
 
 from workload.errors import HopelessError, OutageError, StoreError
 from workload.host import events
+from workload.runs import metrics
+from workload.runs.event_files import EventFile
 from workload.runs.goodput import GoodputRecorder
 from workload.runs.store import Store
 
@@ -30,7 +28,7 @@ _log = logging.getLogger(__name__)
 _SEGMENT = re.compile(r"metrics/steps-(\d+)-(\d+)\.jsonl")
 _STATUS = "status.json"
 _READ_AT_ONCE = 8  # the client's connections less two
-_BOARD_EVERY_S = 60.0
+_VIEWS_EVERY_S = 60.0
 _STATUS_EVERY_S = 2.0  # Cloud Storage limits an object to one write a second
 
 
@@ -78,13 +76,12 @@ class StepLog:
         self._differing = 0
         self._pending: dict[int, float] = {}
         self._from = 0
-        self._board: SummaryWriter | None = None
-        self._scratch = tempfile.TemporaryDirectory(prefix="tensorboard-")
+        self._board: EventFile | None = None
         self._step = 0
         self._loss: float | None = None
-        self._speeds: list[str] = []  # lines of progress/
+        self._rows: list[str] = []  # of the stream, since the last `flush`
         self._numbers: dict[str, float] = {}
-        self._uploaded = -_BOARD_EVERY_S
+        self._viewed = -_VIEWS_EVERY_S
         self._soon = _Soon(store.write)
 
     def begin(self, step: int, forget: bool = False) -> None:
@@ -101,25 +98,30 @@ class StepLog:
                     self._store.delete(name)
                 else:
                     self._earlier[name] = self._store.read(name)
-        # TensorBoard drops points of earlier starts from purge_step on.
-        self._board = SummaryWriter(self._scratch.name, purge_step=step + 1)
+        self._board = EventFile(self._store, step)
+        self._rows = [metrics.begin_line(step, events.now())]
 
     def loss(self, step: int, loss: float, numbers: Mapping[str, float]) -> None:
         """Log the loss and other numbers of a step; stored by the next `flush`."""
         self._pending[step] = loss
-        self._speeds.append(json.dumps({"step": step, "time": events.now(), "loss": loss, **numbers}) + "\n")
-        if self._board:
-            self._board.add_scalar("loss", loss, step)
-            for name, value in numbers.items():
-                self._board.add_scalar(name, value, step)
+        self._add(step, {"loss": loss, **numbers})
         self._numbers = dict(numbers)
         self.status("running", step, loss)
 
     def evaluated(self, step: int, loss: float) -> None:
         """Log the loss on held-out tokens after a step."""
-        if self._board:
-            self._board.add_scalar("eval_loss", loss, step)
+        self._add(step, {"eval_loss": loss})
         self.event("eval", step=step, loss=round(loss, 6))
+
+    def _add(self, step: int, numbers: Mapping[str, float]) -> None:
+        """Add a row to the stream and its views."""
+        self._rows.append(metrics.line(step, events.now(), numbers))
+        if self._board:
+            self._board.add(step, numbers)
+            if time.monotonic() > self._viewed + _VIEWS_EVERY_S:
+                self._viewed = time.monotonic()
+                self._soon.put(metrics.LIVE, "".join(self._rows).encode())
+                self._board.upload()
 
     def goodput(self, goodput: GoodputRecorder) -> None:
         """Store the accounts of this start within a few seconds."""
@@ -141,14 +143,12 @@ class StepLog:
             self._from = to
             for step in steps:
                 del self._pending[step]
-        speeds, self._speeds = self._speeds, []
-        if speeds:
-            self._soon.put(
-                f"progress/{_compact(events.now())}-{to}.jsonl", "".join(speeds).encode(), now=True
-            )
-        if self._board and time.monotonic() > self._uploaded + _BOARD_EVERY_S:
-            self._board.flush()
-            self._upload_board()
+        rows = list(self._rows)  # later ones may come meanwhile
+        if rows:
+            name = f"{metrics.FOLDER}{_compact(events.now())}-{to}.jsonl"
+            self._store.write(name, "".join(rows).encode())
+            del self._rows[: len(rows)]
+            self._soon.put(metrics.LIVE, "".join(self._rows).encode())
 
     def _compare(self, losses: dict[int, float]) -> None:
         """Compare with earlier starts' losses of the same steps; delete theirs if they differ."""
@@ -168,12 +168,6 @@ class StepLog:
         self._differing += len(differing)
         note = "not reproducible: did hosts, chips or the order of sums between slices change?"
         self.event("loss-differs", step=first, was=was, now=now, steps=len(differing), note=note)
-
-    def _upload_board(self) -> None:
-        """Upload the whole event files, which grow with the run."""
-        self._uploaded = time.monotonic()
-        for path in Path(self._scratch.name).iterdir():
-            self._soon.put(f"tensorboard/{path.name}", path.read_bytes())
 
     def event(self, kind: str, **details: Any) -> None:
         """Print and store an event with the time."""
@@ -215,9 +209,8 @@ class StepLog:
         """Write pending objects and close, without a final status."""
         if self._board:
             self._board.close()
-            self._upload_board()
+        self._soon.put(metrics.LIVE, "".join(self._rows).encode())
         self._soon.close()
-        self._scratch.cleanup()
 
     def _status_of(self, state: str, step: int, loss: float | None) -> dict[str, Any]:
         return {

@@ -5,7 +5,6 @@ https://cloud.google.com/vertex-ai/docs/reference/rest/v1/projects.locations.ten
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,6 +16,7 @@ from requests.adapters import HTTPAdapter
 from urllib3.util.retry import Retry
 
 from workload.errors import BoardError
+from workload.runs.metrics import Point
 from workload.runs.vertex_ids import id_of
 
 MOST_POINTS = 5000
@@ -28,15 +28,6 @@ _RETRY = Retry(
     total=6, backoff_factor=1, status_forcelist=_LATER, allowed_methods=None, raise_on_status=False
 )
 _ROLE = "roles/aiplatform.user"
-
-
-@dataclass(frozen=True)
-class Point:
-    """Value of a curve; `time_s` since 1970."""
-
-    step: int
-    value: float
-    time_s: float
 
 
 class Board:

@@ -16,13 +16,13 @@ from official import OWNER, Discovered, RefusedError
 from requests.adapters import HTTPAdapter
 from row import L
 from services_front import Services
-from tensorboardX import SummaryWriter
 
 from workload.errors import BoardError, ConfigError, RunError
 from workload.runs import vertex
-from workload.runs.curves import Curves, main, records, upload
+from workload.runs.curves import main, upload
+from workload.runs.metrics import Metrics, Point, begin_line, line
 from workload.runs.store import FolderStore
-from workload.runs.vertex import Board, Point, id_of
+from workload.runs.vertex import Board, id_of
 
 BOARDS = "aiplatform.projects.locations.tensorboards"
 HOST = "us-east5-aiplatform"
@@ -67,19 +67,22 @@ def series(services: Services, run: str) -> dict[str, list[tuple[int, float]]]:
     return mapping
 
 
-def written(folder: Path, points: dict[str, list[tuple[int, float]]], purge: int = 0) -> None:
-    """The event file of one start, by the trainer's writer."""
-    with SummaryWriter(str(folder / "tensorboard"), purge_step=purge, filename_suffix=f"-{purge}") as writer:
-        for tag, values in points.items():
-            for step, value in values:
-                writer.add_scalar(tag, value, step)
+def written(folder: Path, points: dict[str, list[tuple[int, float]]], begin: int = 0) -> None:
+    """The rows of one start, by the trainer's format."""
+    time = f"2026-01-01T00:00:{begin:02}Z"
+    rows = [line(step, time, {curve: value}) for curve, values in points.items() for step, value in values]
+    FolderStore(folder).write(
+        f"progress/{begin:04}-1.jsonl", "".join([begin_line(begin, time), *rows]).encode()
+    )
 
 
 def cut(folder: Path, left: int) -> bytes:
-    """The one event file there is, without its last records, as it was before; all of it is returned."""
-    (file,) = (folder / "tensorboard").iterdir()
+    """The one object there is, without its last rows, as it was while it was live; all of it is returned."""
+    (file,) = (folder / "progress").iterdir()
     whole = file.read_bytes()
-    file.write_bytes(whole[: [end for end, _ in records(whole)][-1 - left]])
+    live = file.with_name("live.jsonl")
+    file.rename(live)
+    live.write_bytes(b"".join(whole.splitlines(keepends=True)[:-left]))
     return whole
 
 
@@ -131,26 +134,24 @@ def test_a_time_series_lives_as_at_google(services: Services, board: str) -> Non
 def test_the_uploader_brings_every_point_once_and_the_newest_of_a_step(
     services: Services, board: str, tmp_path: Path
 ) -> None:
-    curves, to = Curves(FolderStore(tmp_path)), Board(board, "vision", "Run_1")
+    curves, to = Metrics(FolderStore(tmp_path)), Board(board, "vision", "Run_1")
     written(tmp_path, {"tokens_per_s": [(1, 10.0)], "loss": [(1, 4.0), (2, 3.0), (3, 2.75)]})
     whole = cut(tmp_path, 1)
     assert upload(curves, to) == 3
-    next((tmp_path / "tensorboard").iterdir()).write_bytes(whole)
+    (tmp_path / "progress" / "0000-1.jsonl").write_bytes(whole)
     assert upload(curves, to) == 1
     assert upload(curves, to) == 0
-    strange = [float("nan"), float("inf"), float("-inf")]
-    later = [(3, 2.5), *enumerate(strange, start=4)]
-    written(tmp_path, {"loss": later}, purge=3)  # a later start
-    assert upload(curves, to) == 4
+    later = [(3, 2.5), (4, 2.0)]
+    written(tmp_path, {"loss": later}, begin=2)  # a later start
+    assert upload(curves, to) == 2
     result = series(services, to.name)
-    assert result["loss"][:3] == [(1, 4.0), (2, 3.0), (3, 2.5)]
+    assert result["loss"] == [(1, 4.0), (2, 3.0), *later]
     assert result["tokens_per_s"] == [(1, 10.0)]
-    assert str(result["loss"][3:]) == str(later[1:])
 
     again = Board(board, "vision", "Run_1")  # an uploader that was restarted
-    assert upload(Curves(FolderStore(tmp_path)), again) == 7
+    assert upload(Metrics(FolderStore(tmp_path)), again) == 5
     assert again.name == to.name
-    assert series(services, to.name)["loss"][:3] == result["loss"][:3]
+    assert series(services, to.name)["loss"] == result["loss"]
 
 
 def test_a_long_run_takes_as_few_requests_as_the_limit_allows(
@@ -164,19 +165,9 @@ def test_a_long_run_takes_as_few_requests_as_the_limit_allows(
     monkeypatch.setattr(
         AuthorizedSession, "post", lambda self, url, **more: posted.append(url) or post(self, url, **more)
     )
-    assert upload(Curves(FolderStore(tmp_path)), to) == 2 * steps
+    assert upload(Metrics(FolderStore(tmp_path)), to) == 2 * steps
     assert sum(url.endswith(":write") for url in posted) == 2
     assert {tag: len(points) for tag, points in series(services, to.name).items()} == {"a": steps, "b": steps}
-
-
-def test_a_file_that_is_still_written_is_read_up_to_its_last_whole_record(tmp_path: Path) -> None:
-    written(tmp_path, {"loss": [(1, 1.0), (2, 2.0)]})
-    (file,) = (tmp_path / "tensorboard").iterdir()
-    whole = file.read_bytes()
-    ends = [end for end, _ in records(whole)]
-    assert ends[-1] == len(whole)
-    for size in range(len(whole)):
-        assert [end for end, _ in records(whole[:size])] == [end for end in ends if end <= size]
 
 
 def test_what_is_refused_is_reported_with_what_to_do(
@@ -204,26 +195,16 @@ def test_a_url_that_is_no_runs_is_refused(run: str) -> None:
     assert [problem.path for problem in caught.value.problems] == ["RUN_URL", "--every-s"]
 
 
-@pytest.mark.parametrize("folder", ["none", "tiny/tensorboard"])
+@pytest.mark.parametrize("folder", ["none", "tiny/progress"])
 def test_nothing_is_made_at_vertex_for_a_folder_without_curves(
     services: Services, board: str, tmp_path: Path, folder: str
 ) -> None:
     written(tmp_path / "tiny", {"loss": [(1, 1.0)]})
-    with pytest.raises(RunError, match=rf"{folder}/tensorboard/: no event files\n    fix: name the folder"):
+    with pytest.raises(RunError, match=rf"{folder}/progress/: no metrics\n    fix: name the folder"):
         main([str(tmp_path / folder), "--to", board, "--once"])
     assert [*client(services, ".experiments").pages(board, 100)] == [[]]
     assert main([f"{tmp_path / 'tiny'}/", "--to", board, "--once"]) == 0
     assert series(services, f"{board}/experiments/tiny/runs/tiny") == {"loss": [(1, 1.0)]}
-
-
-def test_points_come_in_the_order_of_starts_whatever_the_order_of_files(tmp_path: Path) -> None:
-    class Backwards(FolderStore):
-        def sizes(self, prefix: str) -> dict[str, int]:
-            return dict(sorted(super().sizes(prefix).items(), reverse=True))
-
-    for start, value in enumerate((1.0, 2.0)):
-        written(tmp_path, {"loss": [(3, value)]}, purge=start)
-    assert [point.value for _, point in Curves(Backwards(tmp_path)).new()] == [1.0, 2.0]
 
 
 def test_an_upload_that_is_refused_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,19 +215,6 @@ def test_an_upload_that_is_refused_fails(tmp_path: Path, monkeypatch: pytest.Mon
     written(tmp_path / "tiny", {"loss": [(1, 1.0)]})
     with pytest.raises(BoardError, match="403: no"):
         main([str(tmp_path / "tiny"), "--to", f"{L}/tensorboards/1", "--once"])
-
-
-def test_what_is_no_event_file_is_passed_over_and_a_damaged_one_is_named(tmp_path: Path) -> None:
-    written(tmp_path, {"loss": [(1, 1.0)]})
-    (file,) = (tmp_path / "tensorboard").iterdir()
-    damaged = file.read_bytes()[:12] + b"\xff" * 200
-    (tmp_path / "tensorboard" / "notes.txt").write_bytes(damaged)
-    with SummaryWriter(str(tmp_path / "tensorboard"), filename_suffix="-text") as writer:
-        writer.add_text("notes", "no number")
-    assert [curve for curve, _ in Curves(FolderStore(tmp_path)).new()] == ["loss"]
-    file.write_bytes(damaged)
-    with pytest.raises(RunError, match=r"tfevents.*: damaged at byte \d+: .*\n    fix: delete it"):
-        list(Curves(FolderStore(tmp_path)).new())
 
 
 @pytest.mark.parametrize("title", ["loss", "eval_loss", "Loss", "a/b", "ü", "x" * 300, "-"])
@@ -311,7 +279,7 @@ def test_what_came_before_the_end_is_uploaded_and_trouble_on_the_way_costs_nothi
     line = [str(folder), "--to", f"{L}/tensorboards/1", "--every-s", "0.01", "--experiment", experiment]
 
     def end() -> None:
-        next((folder / "tensorboard").iterdir()).write_bytes(whole)
+        (folder / "progress" / "0000-1.jsonl").write_bytes(whole)
         if ended_by == "parent":
             monkeypatch.setattr(os, "getppid", lambda: 1)
         else:
