@@ -1,4 +1,4 @@
-"""Command `workload upload-curves`: copy a run's curves to Vertex AI TensorBoard, during training or after.
+"""Command `workload upload-curves`: copy curves of a run to Vertex AI TensorBoard or W&B, live or afterwards.
 
 Reads the run's stream of metrics (metrics.py) and sends each point once per start of this command; Vertex
 overwrites existing steps.
@@ -19,14 +19,17 @@ from workload.runs.metrics import FOLDER, Metrics, Point
 from workload.runs.store import open_store
 from workload.runs.vertex import MOST_POINTS, Board
 from workload.runs.vertex_ids import ID, IS_ID, IS_TENSORBOARD, TENSORBOARD, id_of
+from workload.runs.wandb_run import WandbRun
 
+_WANDB = re.compile(r"([\w.-]{1,128}/)?[\w.-]{1,128}", re.ASCII)
 _LONGEST_S = 86400.0  # between two uploads
 _RUN_URL = re.compile(r"gs://[^/]+/.*[^/]/*|(?!gs:/).*[^/]/*")
 _EXAMPLES = """  workload upload-curves gs://my-project-checkpoints/runs/tiny --once \\
-    --to projects/my-project/locations/us-east5/tensorboards/1"""
+    --to projects/my-project/locations/us-east5/tensorboards/1
+  workload upload-curves gs://my-project-checkpoints/runs/tiny --wandb my-team/my-project"""
 
 
-def upload(metrics: Metrics, board: Board) -> int:
+def upload(metrics: Metrics, board: Board | WandbRun) -> int:
     """Send new points; return their number.
 
     Raises:
@@ -75,7 +78,7 @@ def main(arguments: Sequence[str]) -> int:
         last = options.once or ending.is_set()
         try:
             if board is None:
-                board = Board(options.to, options.experiment or id_of(run), run)
+                board = _board(options, run)
                 print(f"curves: uploading to {board.name}", flush=True)
             points = upload(metrics, board)
             if points or options.once:
@@ -87,8 +90,16 @@ def main(arguments: Sequence[str]) -> int:
                 print(f"curves: {error}", flush=True)
             metrics, board, trouble = Metrics(store), None, str(error)
         if last:
+            if isinstance(board, WandbRun):
+                board.close()
             return 0
         wait()
+
+
+def _board(options: argparse.Namespace, run: str) -> Board | WandbRun:
+    if options.wandb:
+        return WandbRun(options.wandb, run, options.offline)
+    return Board(options.to, options.experiment or id_of(run), run)
 
 
 def _end_at_signals(ending: threading.Event) -> None:
@@ -107,8 +118,13 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     options = parser("workload upload-curves", about, _EXAMPLES)
     options.add_argument("run", metavar="RUN_URL", help="gs://BUCKET/runs/RUN, or a folder")
     options.add_argument(
-        "--to", required=True, metavar="TENSORBOARD", help="projects/P/locations/L/tensorboards/T"
+        "--to", default="", metavar="TENSORBOARD", help="projects/P/locations/L/tensorboards/T"
     )
+    options.add_argument(
+        "--wandb", default="", metavar="PROJECT", help="[ENTITY/]PROJECT of Weights & Biases"
+    )
+    text = "write W&B's files there, for `wandb sync`, and send nothing"
+    options.add_argument("--offline", default="", metavar="FOLDER", help=text)
     text = "group of runs that are shown together (default: the run's name)"
     options.add_argument("--experiment", default="", metavar="NAME", help=text)
     options.add_argument("--once", action="store_true", help="upload all points, then end")
@@ -120,7 +136,13 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     if not problems and not _RUN_URL.fullmatch(given.run):
         rule = "must be the folder of a run: gs://BUCKET/runs/RUN, or one of this machine"
         problems.append(Problem("RUN_URL", repr(given.run), rule, "copy it from the trainer's first lines"))
-    if not TENSORBOARD.fullmatch(given.to):
+    if given.wandb and not _WANDB.fullmatch(given.wandb):
+        rule = "must be a W&B project: letters, digits, - _ ."
+        problems.append(Problem("--wandb", repr(given.wandb), rule, "e.g. --wandb my-team/my-project"))
+    if bool(given.wandb) == bool(given.to) or (given.offline and not given.wandb):
+        rule = "needs either, and --offline needs --wandb"
+        problems.append(Problem("--to, --wandb", "", rule, "name a TensorBoard, or a project of W&B"))
+    elif given.to and not TENSORBOARD.fullmatch(given.to):
         fix = "copy it from `gcloud ai tensorboards list --region=L`"
         problems.append(Problem("--to", given.to, f"must be {IS_TENSORBOARD}", fix))
     if given.experiment and not ID.fullmatch(given.experiment):

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import re
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any, ClassVar
 
 import pytest
@@ -308,3 +310,61 @@ def test_ctrl_c_ends_an_uploader_that_waits_for_vertex(
     monkeypatch.setattr(flaky, "after_the_first_points", staticmethod(wait))
     with pytest.raises(KeyboardInterrupt):
         main([str(tmp_path / "tiny"), "--to", f"{L}/tensorboards/1", *options])
+
+
+class FakeWandb(ModuleType):
+    """Package `wandb` as the uploader uses it: steps only grow, as W&B's do."""
+
+    class Error(Exception):
+        """Refusal."""
+
+    def __init__(self) -> None:
+        super().__init__("wandb")
+        self.Settings, self.rows, self.begun = dict, dict[int, dict[str, float]](), list[dict[str, Any]]()
+        self.step, self.finished = 0, False
+
+    def init(self, **more: Any) -> FakeWandb:
+        if more["mode"] == "online":
+            raise self.Error("no login")
+        self.begun.append(more)
+        return self
+
+    def log(self, row: dict[str, float], step: int) -> None:
+        assert step >= self.step
+        self.step = step
+        self.rows.setdefault(step, {}).update(row)
+
+    def finish(self) -> None:
+        self.finished = True
+
+
+def test_wandb_gets_the_rows_of_a_run_once_however_often_it_is_continued(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", wandb := FakeWandb())
+    written(tmp_path / "Run_1", {"loss": [(1, 4.0), (2, 3.0)], "eval_loss": [(2, 3.5)]})
+    offline = [str(tmp_path / "Run_1"), "--wandb", "team/vision", "--once", "--offline", str(tmp_path)]
+    for _ in range(2):
+        assert main(offline) == 0
+    assert wandb.rows == {1: {"loss": 4.0}, 2: {"loss": 3.0, "eval_loss": 3.5}}
+    assert wandb.finished
+    first, again = ({key: run[key] for key in ("entity", "project", "id", "resume")} for run in wandb.begun)
+    assert first == again == {"entity": "team", "project": "vision", "id": id_of("Run_1"), "resume": "allow"}
+    with pytest.raises(BoardError, match=r"no login\n    fix: `wandb login`"):
+        main(offline[:4])
+
+
+def test_wandb_that_is_not_installed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    written(tmp_path / "tiny", {"loss": [(1, 1.0)]})
+    with pytest.raises(BoardError, match="pip install wandb"):
+        main([str(tmp_path / "tiny"), "--wandb", "vision", "--once"])
+
+
+@pytest.mark.parametrize(
+    "line", [[], ["--to", f"{L}/tensorboards/1", "--wandb", "p"], ["--offline", "f"], ["--wandb", "a/b/c"]]
+)
+def test_a_view_is_named_once(line: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        main(["runs/tiny", *line])
+    assert len(caught.value.problems) == 1
