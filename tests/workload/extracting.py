@@ -17,7 +17,7 @@ from workload.extract.weights import Folder
 from workload.model import decoder, huggingface
 from workload.model.architecture import Architecture
 from workload.model.generation import Generation
-from workload.runs.store import FolderStore, Store
+from workload.runs.store import Content, FolderStore, Store
 
 ARCH = Architecture(
     layers=4, d_model=32, heads=4, kv_heads=2, d_ff=48, vocab_size=300, qkv_bias=True, tie_embeddings=True
@@ -62,7 +62,7 @@ class Dying(FolderStore):
 
     left = 3
 
-    def create(self, name: str, content: bytes) -> bool:
+    def create(self, name: str, content: Content) -> bool:
         self.left -= 1
         if self.left < 0:
             raise StoreError("no more")

@@ -16,24 +16,25 @@ import difflib
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from workload.activations.statistics import Moments
-from workload.data.ragged import offsets, pack_ids, unpack_ids
+from workload.data.ragged import unpack_ids
 from workload.errors import DataError
 from workload.runs.errors import MissingObjectError
 from workload.runs.store import Store
 
 VERSION = 1
 SUFFIX = ".safetensors"
+OF_SHARDS = "shard_offsets"  # of an index: first document of each shard, and end of the last one
 CHANGED = "isn't what was written"
 MEND = "remove it, and start the extraction again: it makes missing shards"
-_HEADER = "shard"
+HEADER = "shard"  # the only key: several would be written in arbitrary order
 _FIRST_READ = 2**16  # bytes; holds the header of nearly every shard
 _PIECE = 2**23  # bytes read at once of a shard that is read whole; a multiple of every number's size
 _MOST_HEADER = 2**27
@@ -50,6 +51,7 @@ _DTYPES = {
     "I64": np.dtype(np.int64),
     "U8": np.dtype(np.uint8),
 }
+KINDS = {dtype.name: kind for kind, dtype in _DTYPES.items()}  # by NumPy's name of the dtype
 
 
 @dataclass(frozen=True)
@@ -77,16 +79,9 @@ class About:
     version: int = VERSION
 
 
-@dataclass(frozen=True)
-class Content:
-    """Content of a shard, in memory."""
-
-    values: Mapping[str, NDArray[Any]]  # by point, T x its axes
-    tokens_T: NDArray[np.int32]
-    lengths: Sequence[int]  # tokens of each of the N documents
-    samples: Sequence[int]
-    ids: Sequence[str]
-    moments: Mapping[str, Moments]
+def index(worker: int) -> str:
+    """Return the path of the index of a worker's documents: a file of no points, in the order of its shards."""
+    return f"indices/tpu_{worker}{SUFFIX}"
 
 
 def folder(worker: int) -> str:
@@ -97,30 +92,6 @@ def folder(worker: int) -> str:
 def name(worker: int, number: int) -> str:
     """Return the path of a shard below its run."""
     return f"{folder(worker)}shard_{number:04}{SUFFIX}"
-
-
-def pack(about: About, content: Content) -> bytes:
-    """Return a shard's file; equal content gives equal bytes."""
-    lengths = np.asarray(content.lengths, np.int64)
-    arrays: dict[str, NDArray[Any]] = {
-        **content.values,
-        "tokens": content.tokens_T,
-        "positions": np.concatenate([np.arange(length, dtype=np.int32) for length in lengths]),
-        "offsets": offsets(lengths),
-        "samples": np.asarray(content.samples, np.int64),
-        **pack_ids(content.ids),
-    }
-    for point, moments in content.moments.items():
-        arrays[f"mean/{point}"] = moments.mean
-        arrays[f"deviations/{point}"] = moments.deviations
-    # As plain bytes: Python's buffers don't support bfloat16.
-    raw = {key: np.ascontiguousarray(value).reshape(-1).view(np.uint8) for key, value in arrays.items()}
-    digests = {key: hashlib.sha256(value.data).hexdigest() for key, value in raw.items()}
-    header = asdict(about) | {"sha256": digests}
-    from safetensors.numpy import save  # readers don't need it
-
-    # A single key: several would be written in arbitrary order.
-    return save(arrays, {_HEADER: json.dumps(header, sort_keys=True)})
 
 
 @dataclass(frozen=True)
@@ -156,7 +127,7 @@ class Shard:
             if size + 8 > len(raw):
                 raw = self._head = raw + store.read(name, len(raw), size + 8)
             header = json.loads(raw[8 : size + 8])
-            about = json.loads(header.pop("__metadata__")[_HEADER])
+            about = json.loads(header.pop("__metadata__")[HEADER])
             self.about = About(**about | {"points": tuple(about["points"])})
             self._places = {
                 key: _Place(

@@ -7,12 +7,19 @@ import errno
 import fcntl
 import os
 import stat
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
 from workload.errors import RunError, StoreError
 from workload.runs.errors import MissingObjectError
+
+
+Content = bytes | Sequence[bytes | memoryview]
+"""Bytes of an object, whole or in pieces."""
+
+_PIECES = 1024  # that Linux takes in a call, IOV_MAX
 
 
 class Store(Protocol):
@@ -23,7 +30,7 @@ class Store(Protocol):
     def write(self, name: str, content: bytes) -> None:
         """Create or replace an object as a whole."""
 
-    def create(self, name: str, content: bytes) -> bool:
+    def create(self, name: str, content: Content) -> bool:
         """Create an object as a whole; return False, without a change, if it exists."""
 
     def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
@@ -111,6 +118,20 @@ def _still(path: Path, descriptor: int) -> bool:
         return False
 
 
+def _write_all(descriptor: int, content: Content) -> None:
+    """Write an object's pieces out of their own memory."""
+    pieces = [memoryview(piece) for piece in ([content] if isinstance(content, bytes) else content)]
+    while pieces:
+        written = os.writev(descriptor, pieces[:_PIECES])
+        done = 0
+        while done < len(pieces) and len(pieces[done]) <= written:
+            written -= len(pieces[done])
+            done += 1
+        pieces = pieces[done:]
+        if written:
+            pieces[0] = pieces[0][written:]
+
+
 class FolderStore:
     """Objects as files below a folder."""
 
@@ -122,11 +143,11 @@ class FolderStore:
         """Write beside the name, then rename, so that readers never see a partial object."""
         self._write(name, content, replace=True)
 
-    def create(self, name: str, content: bytes) -> bool:
+    def create(self, name: str, content: Content) -> bool:
         """See `Store.create`; concurrent processes wait for the single writer."""
         return self._write(name, content, replace=False)
 
-    def _write(self, name: str, content: bytes, replace: bool) -> bool:
+    def _write(self, name: str, content: Content, replace: bool) -> bool:
         path = self._root / name
         part = path.with_name(f".{path.name}.part")
         try:
@@ -140,8 +161,7 @@ class FolderStore:
                         part.unlink()
                         return False
                     file.truncate(0)
-                    file.write(content)
-                    file.flush()
+                    _write_all(file.fileno(), content)
                     os.fsync(file.fileno())
                     part.replace(path)
                     return True
