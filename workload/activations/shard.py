@@ -80,7 +80,7 @@ class About:
 
 
 def index(worker: int) -> str:
-    """Return the path of the index of a worker's documents: a file of no points, in the order of its shards."""
+    """Return the path of the index of a worker's documents: a file without points, in its shards' order."""
     return f"indices/tpu_{worker}{SUFFIX}"
 
 
@@ -101,9 +101,11 @@ class _Place:
     begin: int  # in the file
     end: int
 
-    def array(self, raw: bytes | memoryview) -> NDArray[Any]:
-        """View bytes as a flat array; bfloat16 as float32 if `ml_dtypes` isn't installed."""
-        values = np.frombuffer(raw, _DTYPES[self.kind])
+    def array(self, raw: bytes | memoryview, bits: bool = False) -> NDArray[Any]:
+        """View bytes as a flat array; bfloat16 as float32 if `ml_dtypes` isn't installed, or as its bits."""
+        values = np.frombuffer(raw, np.uint16 if bits and self.kind == "BF16" else _DTYPES[self.kind])
+        if bits:
+            return values
         if self.kind == "BF16" and _bfloat16 is None:
             return (values.astype(np.uint32) << 16).view(np.float32)
         return values
@@ -171,8 +173,8 @@ class Shard:
         """Number of tokens of all documents."""
         return int(self.offsets[-1])
 
-    def read(self, key: str, begin: int = 0, end: int | None = None) -> NDArray[Any]:
-        """Read rows `begin` to before `end` of a tensor, and no other bytes.
+    def read(self, key: str, begin: int = 0, end: int | None = None, bits: bool = False) -> NDArray[Any]:
+        """Read rows `begin` to before `end` of a tensor, and no other bytes; `bits`: bfloat16 as uint16.
 
         Raises:
             DataError: the tensor is missing, or truncated.
@@ -182,7 +184,7 @@ class Shard:
         end = rows if end is None else min(end, rows)
         row = (place.end - place.begin) // max(rows, 1)
         raw = self._bytes(place.begin + begin * row, place.begin + end * row)
-        return place.array(raw).reshape(-1, *place.shape[1:])
+        return place.array(raw, bits).reshape(end - begin, *place.shape[1:])
 
     def shape(self, key: str) -> tuple[int, ...]:
         """Return the shape of a whole tensor."""

@@ -56,7 +56,12 @@ class Forward:
     """A model, cut off after the last layer requested, compiled for one shape of batch."""
 
     def __init__(
-        self, arch: Architecture, wanted: Sequence[Wanted], shape: Shape, dtype: str, most_kept: int | None = None
+        self,
+        arch: Architecture,
+        wanted: Sequence[Wanted],
+        shape: Shape,
+        dtype: str,
+        most_kept: int | None = None,
     ):
         """Choose mesh and attention.
 
@@ -91,7 +96,7 @@ class Forward:
     def place(
         self, batch: Batch, stream: Stream, kept_T: NDArray[np.bool_] | None = None
     ) -> tuple[Array, ...]:
-        """Put a batch on the devices: tokens and segments, R x L, and of selected tokens their places, C x M."""
+        """Put a batch on the devices: tokens and segments, R x L; of selected tokens their places, C x M."""
         tokens_RxL = np.zeros((self.shape.rows, self.shape.length), np.int32)
         segments_RxL = np.full_like(tokens_RxL, PADDING)
         kept_RxL = np.zeros(tokens_RxL.shape, bool)

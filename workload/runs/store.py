@@ -15,7 +15,6 @@ from typing import Protocol
 from workload.errors import RunError, StoreError
 from workload.runs.errors import MissingObjectError
 
-
 Content = bytes | Sequence[bytes | memoryview]
 """Bytes of an object, whole or in pieces."""
 
