@@ -200,6 +200,7 @@ def random_access(run: Path) -> dict[str, Any]:
     store = Counting(run)
     activations = Activations(str(run), store)
     names = sorted(document.id for document in activations)
+    assert activations[names[0]].id == names[0]  # reads the index
     opened = store.read_bytes
     order = np.random.default_rng(qwen.SEED).permutation(len(names))[: len(names) // 2]
     desired = sum(activations[names[n]][POINT].nbytes for n in order)

@@ -73,8 +73,8 @@ class OurExtraction:
         self.store = Dying(root / "run")  # there is no disk that it needs besides
 
     def start(self, dies_after: int = 1000) -> ExtractionSummary:
-        """`config.json` is an object too."""
-        self.store.left = dies_after + 1
+        """`config.json` and the index are objects too."""
+        self.store.left = dies_after + 2
         return extract(self._config, self._stream, self._weights, self.store)
 
     def shards(self) -> dict[str, bytes]:

@@ -19,6 +19,8 @@ from workload.data.ragged import offsets, pack_ids
 Tensors = Mapping[str, Sequence[NDArray[Any]]]
 """Tensors by name, each in parts along its first axis."""
 
+INTEGERS_BYTES = 8  # of a token: its id and its position
+
 _ORDER = ("I64", "F64", "F32", "I32", "BF16", "U8")  # of tensors in a file; by name within a dtype
 
 

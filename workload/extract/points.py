@@ -1,6 +1,7 @@
 """Points to extract: `resid_post.12`, `mlp_out.*`, `attn_z.3.h5`, or `re:` and a regular expression."""
 
 import difflib
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -38,6 +39,10 @@ class Wanted:
             letters = letters[1:]
         sizes = {"D": arch.d_model, "F": arch.d_ff, "H": arch.heads, "J": arch.J, "K": arch.K}
         return tuple(sizes[letter] for letter in letters)
+
+    def size(self, arch: Architecture) -> int:
+        """Return the numbers of one token."""
+        return math.prod(self.shape(arch))
 
 
 PATTERN = "re:"

@@ -11,7 +11,7 @@ from workload.data.stream import Stream
 from workload.errors import Problem
 
 ALL = "all"
-_WORD = re.compile(r"last|every:(?P<step>[1-9]\d{0,8})|role:(?P<role>.+)|(?P<number>-?\d{1,9})")
+WORD = re.compile(r"last|every:(?P<step>[1-9]\d{0,8})|role:(?P<role>.+)|(?P<number>-?\d{1,9})")
 
 
 def parse(words: Sequence[str], stream: Stream) -> tuple[NDArray[np.bool_] | None, list[Problem]]:
@@ -20,7 +20,7 @@ def parse(words: Sequence[str], stream: Stream) -> tuple[NDArray[np.bool_] | Non
         return None, []
     kept_T, problems = np.zeros(len(stream.tokens_T), bool), []
     for word in words:
-        found = _WORD.fullmatch(word)
+        found = WORD.fullmatch(word)
         if not found:
             rule = f'must be alone, or leave it out for "{ALL}"' if word == ALL else "selects no positions"
             problems.append(_problem(word, rule, f"one of {ALL}, last, every:8, role:assistant, 5, -2"))

@@ -26,6 +26,7 @@ from workload.data.stream import Stream
 from workload.errors import ConfigError, HopelessError, Problem
 from workload.extract import packing, points, positions, ranges
 from workload.extract.config import Config
+from workload.extract.estimate import estimate
 from workload.extract.forward import Forward, Output
 from workload.extract.packing import Batch, Shape
 from workload.extract.pipeline import Stage, run
@@ -106,11 +107,13 @@ class Extraction:
         if self._kept_T is not None and len(stream):
             self._kept = np.add.reduceat(self._kept_T, stream.offsets[:-1], dtype=np.int64).tolist()
         self._shape = self._choose()
-        numbers = sum(int(np.prod(wanted.shape(self._arch))) for wanted in self._wanted)
-        self._token_bytes = numbers * (2 if config.extract.dtype == "bfloat16" else 4) + 8
-        self._ranges = list(
-            ranges.cut(self._lengths, self._kept, self._shape, self._token_bytes, config.extract.shard_bytes)
+        self.estimate = estimate(
+            sum(self._lengths), sum(self._kept), config.extract, self._wanted, self._arch
         )
+        cuts = ranges.cut(
+            self._lengths, self._kept, self._shape, self.estimate.token_bytes, config.extract.shard_bytes
+        )
+        self._ranges = list(cuts)
         self._committed: dict[int, int] = {}  # number to bytes
         self._done_N = np.zeros(len(stream), bool)  # by document
         self._committing = threading.Lock()
@@ -148,6 +151,8 @@ class Extraction:
             self._commit(by_number[names[name]], committed[name])
         missing = [part for part in self._ranges if part.number not in self._committed]
         self._note()
+        chips = jax.local_device_count() if jax.default_backend() == "tpu" else 0
+        self._progress(f"output: {self.estimate.text(chips)}")
         self._progress(f"{len(self._ranges)} shards, {len(self._committed)} there already")
         summary = ExtractionSummary(
             tokens=sum(self._lengths[document] for part in missing for document in part.documents),

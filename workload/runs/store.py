@@ -62,7 +62,7 @@ def open_store(url: str) -> Store:
     try:
         from workload.runs.bucket_store import open_bucket
     except ImportError as error:
-        fix = "pip install 'tpu-workload[bucket]'"
+        fix = "pip install google-cloud-storage"
         raise StoreError(f"{url}: needs {error.name}, which isn't installed\n    fix: {fix}") from None
     return open_bucket(url)
 
