@@ -65,7 +65,7 @@ def verdict_on(run: str, accelerator_type: str, slices: int = 1, region: str = "
     ]
     where = f"{slices} x {accelerator_type}" if slices > 1 else accelerator_type
     command = f"tpu preflight {shlex.join(arguments)}"
-    answer = _asked("preflight", *arguments, "--cached", "--json")
+    answer = _answer("preflight", *arguments, "--cached", "--json")
     if answer is None:
         return Verdict(f"`{run}` isn't checked: no answer within {TIMEOUT_S:g} s; run {command}", warn=True)
     if answer.returncode == _NO_CACHED_RESULT:
@@ -81,14 +81,14 @@ def verdict_on(run: str, accelerator_type: str, slices: int = 1, region: str = "
 
 def _size(run: str, arguments: Sequence[str], accelerator_type: str, region: str) -> Verdict:
     """Return size, price and predicted time of an extraction's output, or the command to get them."""
-    asked = ("extract", *arguments, "--estimate", "--slice", accelerator_type)
-    command = f"tpu workload {shlex.join(asked)}"
-    answer = _asked(*asked, "--json")
+    words = ("extract", *arguments, "--estimate", "--slice", accelerator_type)
+    command = f"tpu workload {shlex.join(words)}"
+    answer = _answer(*words, "--json")
     try:
         facts = json.loads(answer.stdout if answer else "")
         size_bytes, hours = facts["size_bytes"], facts["predicted_host_hours"]
     except (ValueError, KeyError):
-        reason = answer.stderr.strip().partition("\n")[0] if answer else f"no answer within {TIMEOUT_S:g} s"
+        reason = " ".join(answer.stderr.split()) if answer else f"no answer within {TIMEOUT_S:g} s"
         return Verdict(f"the output of `{run}` isn't known here ({command}): {reason}", warn=True)
     price = BOOK["storage.standard"].price(region).dollars
     paid = "price unknown" if price is None else f"${size_bytes / 2**30 * price:,.2f} a month"
@@ -99,7 +99,7 @@ def _size(run: str, arguments: Sequence[str], accelerator_type: str, region: str
     )
 
 
-def _asked(*arguments: str) -> subprocess.CompletedProcess[str] | None:
+def _answer(*arguments: str) -> subprocess.CompletedProcess[str] | None:
     """Run a command of the workload; None if it takes too long."""
     line = [sys.executable, "-m", "workload", *arguments]
     try:

@@ -73,9 +73,8 @@ def test_what_is_kept_is_what_is_there_of_all_tokens(
         assert kept[name].positions.tolist() == places
         assert kept[name].tokens.tolist() == stream.document(number)[places].tolist()
         for point in kept.points:
-            np.testing.assert_allclose(
-                kept[name][point], everything[name][point][places], rtol=1e-5, atol=1e-6
-            )
+            expected = everything[name][point][places]
+            assert np.linalg.norm(kept[name][point] - expected) <= 1e-5 * np.linalg.norm(expected)
     values = np.concatenate([document["mlp_out.1"] for document in kept]).astype(np.float64)
     moments = kept.moments("mlp_out.1")
     assert moments.count == len(values)
@@ -121,11 +120,11 @@ def test_a_stream_without_roles_or_of_another_role_alone_is_refused(stream: Stre
 @pytest.mark.parametrize("kind", ["qwen", "llama"])
 def test_streams_of_conversations_know_who_says_each_token(kind: str, tmp_path: Path) -> None:
     folder = tokenizer(tmp_path / "tokenizer", kind)
-    said = [
+    conversations = [
         [{"role": "user", "content": "user"}, {"role": "assistant", "content": "a user is ünï  "}],
         [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hello <|im_end|>"}],
     ]
-    lines = (json.dumps({"messages": messages}) for messages in said)
+    lines = (json.dumps({"messages": messages}) for messages in conversations)
     (tmp_path / "chats.jsonl").write_text("\n".join(lines) + "\n")
     line = ["data", "streams", "--source", str(tmp_path / "chats.jsonl"), "--field", "messages", "--chat"]
     assert main([*line, "--tokenizer", str(folder), "--out", str(tmp_path / "streams")]) == 0
@@ -134,7 +133,7 @@ def test_streams_of_conversations_know_who_says_each_token(kind: str, tmp_path: 
     import tokenizers
 
     decode = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json")).decode
-    for number, messages in enumerate(said):
+    for number, messages in enumerate(conversations):
         roles_L = stream.roles_T[stream.offsets[number] : stream.offsets[number + 1]]
         for message in messages:
             mine = stream.document(number)[roles_L == 1 + stream.about.roles.index(message["role"])]
@@ -149,7 +148,7 @@ def test_documents_are_counted_and_found_without_opening_every_shard(whole: Path
     assert sum(map(activations.tokens, activations.names)) == sum(LENGTHS)
     reads = store.reads
     assert activations["doc-7"].sample == 107
-    assert reads < len(activations.names) < len(LENGTHS)
+    assert reads < len(activations.names)
     assert store.reads == reads + 1
 
 

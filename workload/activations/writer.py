@@ -76,6 +76,7 @@ def pack(about: About, tensors: Tensors) -> list[bytes | memoryview]:
         entries[name] = {"dtype": kinds[name], "shape": shape, "data_offsets": (begin, end)}
         digests[name] = sha256.hexdigest()
     origin = json.dumps(asdict(about) | {"sha256": digests}, sort_keys=True)
-    header = json.dumps({"__metadata__": {HEADER: origin}, **entries}, separators=(",", ":")).encode()
+    fields = {"__metadata__": {HEADER: origin}, **entries}
+    header = json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
     header += b" " * (-len(header) % 8)
     return [len(header).to_bytes(8, "little"), header, *pieces]

@@ -96,9 +96,9 @@ def of_source(stream: str, extract: ExtractConfig, wanted: Sequence[Wanted], arc
         ) from None
     kept = 0
     for word in extract.positions:
-        found = WORD.fullmatch(word)
-        if word == ALL or not found or found["role"]:  # at most: the streams have the roles' tokens
+        parsed = WORD.fullmatch(word)
+        if word == ALL or not parsed or parsed["role"]:  # at most: the streams have the roles' tokens
             kept += tokens
         else:
-            kept += tokens // int(found["step"]) + samples // 2 if found["step"] else samples
+            kept += tokens // int(parsed["step"]) + samples // 2 if parsed["step"] else samples
     return estimate(tokens, min(kept, tokens), extract, wanted, arch)

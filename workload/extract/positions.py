@@ -20,16 +20,16 @@ def parse(words: Sequence[str], stream: Stream) -> tuple[NDArray[np.bool_] | Non
         return None, []
     kept_T, problems = np.zeros(len(stream.tokens_T), bool), []
     for word in words:
-        found = WORD.fullmatch(word)
-        if not found:
+        parsed = WORD.fullmatch(word)
+        if not parsed:
             rule = f'must be alone, or leave it out for "{ALL}"' if word == ALL else "selects no positions"
             problems.append(_problem(word, rule, f"one of {ALL}, last, every:8, role:assistant, 5, -2"))
-        elif found["role"]:
-            problems += _role(found["role"], stream, kept_T)
-        elif found["step"]:
-            problems += _every(int(found["step"]), stream, kept_T)
+        elif parsed["role"]:
+            problems += _role(parsed["role"], stream, kept_T)
+        elif parsed["step"]:
+            problems += _every(int(parsed["step"]), stream, kept_T)
         else:
-            problems += _number(word, int(found["number"] or -1), stream, kept_T)
+            problems += _number(word, int(parsed["number"] or -1), stream, kept_T)
     if not problems and not kept_T.any():
         problems.append(_problem(", ".join(words), "keeps no token of this stream", "name other positions"))
     return kept_T, problems

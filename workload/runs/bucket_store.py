@@ -1,5 +1,6 @@
 """Cloud Storage backend of `store.py`; imported only for buckets, since its client is large."""
 
+import io
 from bisect import bisect_right
 from itertools import accumulate
 
@@ -29,7 +30,7 @@ class _TakenError(Exception):
     """The object exists."""
 
 
-class _File:
+class _File(io.RawIOBase):
     """Content as a file that the client reads; its pieces are joined a request at a time."""
 
     def __init__(self, content: Content):
@@ -38,11 +39,9 @@ class _File:
         self.size = self._ends[-1] if self._ends else 0
         self._at = 0
 
-    def tell(self) -> int:
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + (0 if whence == io.SEEK_SET else self._at)
         return self._at
-
-    def seek(self, offset: int) -> None:
-        self._at = offset
 
     def read(self, size: int = -1) -> bytes:
         begin, end = self._at, self.size if size < 0 else min(self.size, self._at + size)
