@@ -17,7 +17,8 @@ from workload.extract.weights import Folder
 from workload.model import decoder, huggingface
 from workload.model.architecture import Architecture
 from workload.model.generation import Generation
-from workload.runs.store import Content, FolderStore, Store
+from workload.runs.content import Content
+from workload.runs.store import FolderStore, Store
 
 ARCH = Architecture(
     layers=4, d_model=32, heads=4, kv_heads=2, d_ff=48, vocab_size=300, qkv_bias=True, tie_embeddings=True

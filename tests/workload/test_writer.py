@@ -23,7 +23,8 @@ from workload.activations.writer import pack
 from workload.data import stream as streams
 from workload.extract import forward, run
 from workload.extract.forward import Forward
-from workload.runs.store import Content, FolderStore, Store
+from workload.runs.content import Content
+from workload.runs.store import FolderStore, Store
 
 KINDS = [np.float32, np.float64, np.int32, np.int64, np.uint8, ml_dtypes.bfloat16]
 

@@ -12,9 +12,9 @@ from google.cloud import storage
 from google.cloud.storage.retry import DEFAULT_RETRY
 
 from workload.errors import OutageError, StoreError
+from workload.runs.content import Content, pieces
 from workload.runs.errors import MissingObjectError
 from workload.runs.outage import HEALTH, RETRY_AT_MOST_EVERY_S, transient
-from workload.runs.store import Content
 
 # Every write is a whole object by the run's only writer: a repetition changes nothing.
 _RETRY = Retry(
@@ -34,7 +34,7 @@ class _File(io.RawIOBase):
     """Content as a file that the client reads; its pieces are joined a request at a time."""
 
     def __init__(self, content: Content):
-        self._pieces = [memoryview(piece) for piece in ([content] if isinstance(content, bytes) else content)]
+        self._pieces = pieces(content)
         self._ends = list(accumulate(map(len, self._pieces)))
         self.size = self._ends[-1] if self._ends else 0
         self._at = 0

@@ -7,16 +7,13 @@ import errno
 import fcntl
 import os
 import stat
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
 from workload.errors import RunError, StoreError
+from workload.runs.content import Content, pieces
 from workload.runs.errors import MissingObjectError
-
-Content = bytes | Sequence[bytes | memoryview]
-"""Bytes of an object, whole or in pieces."""
 
 _PIECES = 1024  # that Linux takes in a call, IOV_MAX
 
@@ -118,17 +115,17 @@ def _still(path: Path, descriptor: int) -> bool:
 
 
 def _write_all(descriptor: int, content: Content) -> None:
-    """Write an object's pieces out of their own memory."""
-    pieces = [memoryview(piece) for piece in ([content] if isinstance(content, bytes) else content)]
-    while pieces:
-        written = os.writev(descriptor, pieces[:_PIECES])
+    """Write all of an object's pieces, however many a call takes."""
+    left = pieces(content)
+    while left:
+        written = os.writev(descriptor, left[:_PIECES])
         done = 0
-        while done < len(pieces) and len(pieces[done]) <= written:
-            written -= len(pieces[done])
+        while done < len(left) and len(left[done]) <= written:
+            written -= len(left[done])
             done += 1
-        pieces = pieces[done:]
+        left = left[done:]
         if written:
-            pieces[0] = pieces[0][written:]
+            left[0] = left[0][written:]
 
 
 class FolderStore:
