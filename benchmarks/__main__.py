@@ -39,6 +39,10 @@ COMMANDS = {
         "benchmarks.extraction:measure",
         "E1 to E4, E7, E8: cost of capture, overlap, files, padding and random access; 15 min.",
     ),
+    "writer": (
+        "benchmarks.writer:measure",
+        "E9: processor time a GB of shards written to memory, by part, beside safetensors; 10 s.",
+    ),
     "capture": (
         "benchmarks.capture:measure",
         "E8: tokens a second of extraction, beside transformers' hooks, TransformerLens, nnsight; 20 min.",

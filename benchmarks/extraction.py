@@ -26,6 +26,7 @@ from benchmarks.peers import activation_extract
 from workload.activations import shard
 from workload.activations.reader import Activations
 from workload.activations.statistics import Moments
+from workload.activations.writer import Content, pack
 from workload.data.stream import read as read_stream
 from workload.extract import config as configs
 from workload.extract import packing, points
@@ -118,9 +119,10 @@ def storing(
     def write_ours(name: str, kept: dict[str, NDArray[Any]]) -> None:
         tokens_T = np.zeros(sum(lengths), np.int32)
         names = [str(n) for n in range(len(lengths))]
-        content = shard.Content(kept, tokens_T, lengths, range(len(lengths)), names, moments)
+        values = {point: [value] for point, value in kept.items()}
+        content = Content(values, tokens_T, tokens_T, lengths, range(len(lengths)), names, moments)
         store.delete(name)
-        assert store.create(name, shard.pack(about, content))
+        assert store.create(name, pack(about, content.tensors()))
 
     writers: dict[str, Callable[[], None]] = {
         "activation_extract": lambda: activation_extract.write(
@@ -198,6 +200,7 @@ def random_access(run: Path) -> dict[str, Any]:
     store = Counting(run)
     activations = Activations(str(run), store)
     names = sorted(document.id for document in activations)
+    assert activations[names[0]].id == names[0]  # reads the index
     opened = store.read_bytes
     order = np.random.default_rng(qwen.SEED).permutation(len(names))[: len(names) // 2]
     desired = sum(activations[names[n]][POINT].nbytes for n in order)

@@ -36,6 +36,11 @@ _EXAMPLES = """examples:
   workload host --help
 """
 
+_INSTALL = (
+    f"run it on a host or in a checkout after `make setup`; or install the wheel for training, "
+    f"pip install 'tpu_workload-{__version__}-py3-none-any.whl[host]', which hatchling builds in a checkout"
+)
+
 
 def main(arguments: Sequence[str] | None = None, program: str = NAME) -> int:
     """Run a command line.
@@ -77,6 +82,15 @@ def main(arguments: Sequence[str] | None = None, program: str = NAME) -> int:
         output = str(error).splitlines()[0]
         fix = "lower train.batch_size or extract.batch_tokens; check with `workload preflight`"
         print(f"workload: the chips' memory is too small: {output}\n    fix: {fix}", file=sys.stderr)
+        return 1
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package in ("", NAME, "settings_schema", "views"):
+            raise
+        print(
+            f"workload: this command needs {package}, which isn't installed\n    fix: {_INSTALL}",
+            file=sys.stderr,
+        )
         return 1
     except BrokenPipeError:
         if not _stdout_is_closed():

@@ -6,7 +6,7 @@ may import the other.
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import resources
@@ -21,6 +21,8 @@ PROGRAMS = ("bash", "python", "python3", "sh")
 MAX_CHARACTERS = 500
 TRAIN_OPTIONS = ("--dir", "--name", "--set")
 TRAIN_SWITCHES = ("--extend",)
+EXTRACT_OPTIONS = ("--dir", "--format", "--name", "--point", "--set", "--slice", "--stream")
+EXTRACT_SWITCHES = ("--estimate", "--json")
 RUN_NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 
 _WORKLOAD = resources.files("workload")
@@ -75,33 +77,48 @@ def training(run: str) -> Training | None:
     program, *words = split(run) or [""]
     if program != "train":
         return None
+    config, name, options = _parsed(program, words, TRAIN_OPTIONS, TRAIN_SWITCHES)
+    return Training(config, name, options["--dir"][-1] if options["--dir"] else None, tuple(options["--set"]))
+
+
+def extraction(run: str) -> tuple[str, ...] | None:
+    """Return the arguments of `extract …`; None for other programs. Raises ValueError as it would."""
+    program, *words = split(run) or [""]
+    if program != "extract":
+        return None
+    _, _, options = _parsed(program, words, EXTRACT_OPTIONS, EXTRACT_SWITCHES)
+    if not options["--stream"]:
+        raise ValueError("extract takes --stream URL: streams that `workload data streams` wrote")
+    return tuple(words)
+
+
+def _parsed(
+    program: str, words: Sequence[str], options: Sequence[str], switches: Sequence[str]
+) -> tuple[str, str, dict[str, list[str]]]:
+    """Return config, name and options of a run. Raises ValueError as its program would."""
     configs: list[str] = []
-    options: dict[str, list[str]] = {option: [] for option in TRAIN_OPTIONS}
+    values: dict[str, list[str]] = {option: [] for option in options}
     rest = iter(words)
     for word in rest:
         option, given, value = word.partition("=")
         if not word.startswith("-"):
             configs.append(word)
-        elif word in TRAIN_SWITCHES:
+        elif word in switches:
             continue
         elif option not in options:
-            raise ValueError(
-                f"{option} isn't an option of train: {', '.join((*TRAIN_OPTIONS, *TRAIN_SWITCHES))}"
-            )
+            raise ValueError(f"{option} isn't an option of {program}: {', '.join((*options, *switches))}")
         elif not (value := value if given else next(rest, "")):
             raise ValueError(f"{option} has no value")
         else:
-            options[option].append(value)
+            values[option].append(value)
     if len(configs) != 1:
-        raise ValueError(f"train takes one config, not {len(configs)}")
-    name = [PurePosixPath(configs[0]).stem, *options["--name"]][-1]
+        raise ValueError(f"{program} takes one config, not {len(configs)}")
+    name = [PurePosixPath(configs[0]).stem, *values["--name"]][-1]
     if not RUN_NAME.fullmatch(name):
         raise ValueError(f"a run is called by a-z, 0-9, '-', '_' and '.', not {name}: --name NAME")
-    if wrong := [change for change in options["--set"] if not change.partition("=")[1]]:
+    if wrong := [change for change in values["--set"] if not change.partition("=")[1]]:
         raise ValueError(f"--set takes SECTION.KEY=VALUE, not {wrong[0]}")
-    return Training(
-        configs[0], name, options["--dir"][-1] if options["--dir"] else None, tuple(options["--set"])
-    )
+    return configs[0], name, values
 
 
 def own_file(run: str) -> str | None:
@@ -117,11 +134,15 @@ def own_file(run: str) -> str | None:
 
 
 def wrong_options(path: str, run: str) -> Iterator[Problem]:
-    """Yield a problem of `run`, the setting at `path`, that the trainer would end with at once."""
+    """Yield a problem of `run`, the setting at `path`, that trainer or extractor would end with at once."""
     try:
         training(run)
+        extraction(run)
     except ValueError as error:
-        yield Problem(path, f'"{run}"', str(error), "write e.g. train tiny.toml --name first")
+        example = "train tiny.toml --name first"
+        if split(run)[0] == "extract":
+            example = "extract qwen2.5-0.5b.toml --stream gs://BUCKET/streams"
+        yield Problem(path, f'"{run}"', str(error), f"write e.g. {example}")
 
 
 def missing_file(path: str, run: str) -> Iterator[Problem]:

@@ -1,4 +1,4 @@
-"""Preflight's cached verdicts on the runs of slices; nothing is compiled here.
+"""Preflight's cached verdicts on the runs of slices, and extractions' sizes; nothing is compiled here.
 
 The workload is a package of its own, called by its command line.
 """
@@ -7,11 +7,12 @@ import json
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from infra.settings.commands import training
+from infra.catalog.book import BOOK
+from infra.settings.commands import extraction, training
 from infra.settings.sources import ROOT
 from infra.slices.nodes import Node
 
@@ -29,21 +30,28 @@ class Verdict:
 
 
 def of(nodes: Iterable[Node]) -> list[Verdict]:
-    """Return the verdicts on the training runs of some nodes, without repetitions."""
-    jobs = ((node.run, node.kind.name, len(node.together) or 1) for node in nodes if node.run)
-    verdicts = (verdict_on(run, kind, together) for run, kind, together in dict.fromkeys(jobs))
+    """Return the verdicts on the runs of some nodes, without repetitions."""
+    jobs = (
+        (node.run, node.kind.name, len(node.together) or 1, node.zone.rpartition("-")[0])
+        for node in nodes
+        if node.run
+    )
+    verdicts = (verdict_on(*job) for job in dict.fromkeys(jobs))
     return [words for words in verdicts if words]
 
 
 @cache  # a call takes a second, and a program needs one for each slice
-def verdict_on(run: str, accelerator_type: str, slices: int = 1) -> Verdict | None:
-    """Return the verdict on a slice's `run`, or the command to get one; None if it trains nothing.
+def verdict_on(run: str, accelerator_type: str, slices: int = 1, region: str = "") -> Verdict | None:
+    """Return the verdict on a slice's `run`, or the command to get one; None if it has none.
 
     Args:
         run: what the slice runs, e.g. `train tiny.toml --set train.steps=20`.
         accelerator_type: e.g. `v6e-16`.
         slices: how many of them run it together.
+        region: of an extraction's output.
     """
+    if extracts := extraction(run):
+        return _size(run, extracts, accelerator_type, region)
     run_training = training(run)
     if run_training is None:
         return None
@@ -56,13 +64,9 @@ def verdict_on(run: str, accelerator_type: str, slices: int = 1) -> Verdict | No
         *(f"--set={change}" for change in run_training.changes),
     ]
     where = f"{slices} x {accelerator_type}" if slices > 1 else accelerator_type
-    line = [sys.executable, "-m", "workload", "preflight", *arguments, "--cached", "--json"]
     command = f"tpu preflight {shlex.join(arguments)}"
-    try:
-        answer = subprocess.run(
-            line, capture_output=True, text=True, cwd=ROOT, timeout=TIMEOUT_S, check=False
-        )
-    except subprocess.TimeoutExpired:
+    answer = _answer("preflight", *arguments, "--cached", "--json")
+    if answer is None:
         return Verdict(f"`{run}` isn't checked: no answer within {TIMEOUT_S:g} s; run {command}", warn=True)
     if answer.returncode == _NO_CACHED_RESULT:
         return Verdict(f"no preflight of `{run}` on {where} yet; run {command}", warn=True)
@@ -73,3 +77,32 @@ def verdict_on(run: str, accelerator_type: str, slices: int = 1) -> Verdict | No
         return Verdict(f"`{run}` can't be checked ({command}): {answer.stderr.strip()}", warn=True)
     fits = f"{_WORDS[verdict]} {where}: {reason}"
     return Verdict(f"preflight of `{run}`: {fits}", warn=verdict != "yes")
+
+
+def _size(run: str, arguments: Sequence[str], accelerator_type: str, region: str) -> Verdict:
+    """Return size, price and predicted time of an extraction's output, or the command to get them."""
+    words = ("extract", *arguments, "--estimate", "--slice", accelerator_type)
+    command = f"tpu workload {shlex.join(words)}"
+    answer = _answer(*words, "--json")
+    try:
+        facts = json.loads(answer.stdout if answer else "")
+        size_bytes, hours = facts["size_bytes"], facts["predicted_host_hours"]
+    except (ValueError, KeyError):
+        reason = " ".join(answer.stderr.split()) if answer else f"no answer within {TIMEOUT_S:g} s"
+        return Verdict(f"the output of `{run}` isn't known here ({command}): {reason}", warn=True)
+    price = BOOK["storage.standard"].price(region).dollars
+    paid = "price unknown" if price is None else f"${size_bytes / 2**30 * price:,.2f} a month"
+    return Verdict(
+        f"`{run}` stores {size_bytes / 1e9:,.3g} GB, {paid} in STANDARD in {region};"
+        f" predicted: {hours:.2g} hours of one {accelerator_type}, shared by all members",
+        warn=False,
+    )
+
+
+def _answer(*arguments: str) -> subprocess.CompletedProcess[str] | None:
+    """Run a command of the workload; None if it takes too long."""
+    line = [sys.executable, "-m", "workload", *arguments]
+    try:
+        return subprocess.run(line, capture_output=True, text=True, cwd=ROOT, timeout=TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired:
+        return None

@@ -101,9 +101,21 @@ def test_the_commands_of_a_host_are_those_of_the_workload(capsys: pytest.Capture
     assert not rules.COMMAND.ok("preprocess text.toml --local")
 
 
-def test_the_options_of_train_are_those_of_the_workload(capsys: pytest.CaptureFixture[str]) -> None:
-    options = re.findall(r"^  (?:-h, )?(--\w+)", help_of(capsys, "train"), re.MULTILINE)
-    assert {*commands.TRAIN_OPTIONS, *commands.TRAIN_SWITCHES, "--help"} == set(options)
+@pytest.mark.parametrize(
+    ("program", "known"),
+    [
+        ("train", (*commands.TRAIN_OPTIONS, *commands.TRAIN_SWITCHES)),
+        ("extract", (*commands.EXTRACT_OPTIONS, *commands.EXTRACT_SWITCHES)),
+    ],
+)
+def test_the_options_of_a_run_are_those_of_the_workload(
+    program: str, known: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = re.findall(r"^  (?:-h, )?(--\w+)", help_of(capsys, program), re.MULTILINE)
+    assert {*known, "--help"} == set(options)
+
+
+def test_an_option_of_train_is_not_shortened(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         workload(["train", "tiny.toml", "--nam", "x"])
     assert "unrecognized arguments: --nam" in capsys.readouterr().err

@@ -17,6 +17,7 @@ from workload.extract.weights import Folder
 from workload.model import decoder, huggingface
 from workload.model.architecture import Architecture
 from workload.model.generation import Generation
+from workload.runs.content import Content
 from workload.runs.store import FolderStore, Store
 
 ARCH = Architecture(
@@ -62,7 +63,7 @@ class Dying(FolderStore):
 
     left = 3
 
-    def create(self, name: str, content: bytes) -> bool:
+    def create(self, name: str, content: Content) -> bool:
         self.left -= 1
         if self.left < 0:
             raise StoreError("no more")

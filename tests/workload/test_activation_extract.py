@@ -40,8 +40,9 @@ from tests.workload.extracting import (
 from tests.workload.slice import cpu_devices
 from workload.activations import shard
 from workload.activations.reader import Activations
-from workload.activations.shard import About, Content, Shard
+from workload.activations.shard import About, Shard
 from workload.activations.statistics import Moments
+from workload.activations.writer import Content, pack
 from workload.data import stream as streams
 from workload.data import tokenizers
 from workload.errors import DataError, StoreError
@@ -72,8 +73,8 @@ class OurExtraction:
         self.store = Dying(root / "run")  # there is no disk that it needs besides
 
     def start(self, dies_after: int = 1000) -> ExtractionSummary:
-        """`config.json` is an object too."""
-        self.store.left = dies_after + 1
+        """`config.json` and the index are objects too."""
+        self.store.left = dies_after + 2
         return extract(self._config, self._stream, self._weights, self.store)
 
     def shards(self) -> dict[str, bytes]:
@@ -231,8 +232,9 @@ def test_the_next_batch_is_computed_while_one_is_written() -> None:
 def test_storing_costs_next_to_nothing_in_time_and_room() -> None:
     values_TxD = np.random.default_rng(0).standard_normal((2048, 896)).astype(ml_dtypes.bfloat16)
     content = Content(
-        values={"resid_post.0": values_TxD},
+        values={"resid_post.0": [values_TxD]},
         tokens_T=np.zeros(2048, np.int32),
+        positions_T=np.zeros(2048, np.int32),
         lengths=[512] * 4,
         samples=range(4),
         ids=list("abcd"),
@@ -245,7 +247,7 @@ def test_storing_costs_next_to_nothing_in_time_and_room() -> None:
         return time.perf_counter() - begun, size
 
     about = About(0, 1, 1, "", "", ("resid_post.0",))
-    ours_s, size = min(timed(lambda: shard.pack(about, content)) for _ in range(3))
+    ours_s, size = min(timed(lambda: b"".join(pack(about, content.tensors()))) for _ in range(3))
     eighth_s, _ = timed(lambda: activation_extract.stored(values_TxD[: 2048 // 8].astype(np.float32)))
     assert size <= 1.02 * values_TxD.nbytes  # E3
     assert 8 * eighth_s >= 10 * ours_s  # E8

@@ -21,7 +21,7 @@ from workload.activations.statistics import Moments
 from workload.data import stream as streams
 from workload.data.stream import Stream
 from workload.errors import ConfigError, DataError, HopelessError, TakenError, WeightsError
-from workload.extract import packing
+from workload.extract import packing, points, run
 from workload.extract.run import Extraction, ExtractionSummary
 from workload.extract.weights import Folder
 from workload.model import decoder, huggingface
@@ -304,6 +304,11 @@ def test_a_batch_has_no_more_rows_than_documents_could_fill() -> None:
         (["attn_z.1.h4"], "attn_z has heads h0 to h3"),
         (["key.1.h2"], "key has heads h0 to h1"),
         ([], "is empty"),
+        (["re:resid_(pre"], "is not a regular expression: missing )"),
+        (
+            ["re:resid"],
+            "matches no point of the model\n    fix: whole names match: resid_pre.0 to final_norm",
+        ),
     ],
 )
 def test_points_that_the_model_has_not(
@@ -314,6 +319,20 @@ def test_points_that_the_model_has_not(
         extract(config, stream, weights, FolderStore(tmp_path))
     assert message in str(refused.value)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("word", "names"),
+    [
+        (r"re:resid_(pre|post)\.[02]", ["resid_pre.0", "resid_post.0", "resid_pre.2", "resid_post.2"]),
+        ("re:final.*", ["final_norm"]),
+        (r"re:attn_z\.1.*", ["attn_z.1"]),
+        (r"re:attn_z\.1\.h[13]", ["attn_z.1.h1", "attn_z.1.h3"]),
+    ],
+)
+def test_a_pattern_selects_points_by_their_whole_names(word: str, names: list[str]) -> None:
+    wanted, problems = points.parse([word], ARCH)
+    assert ([item.name for item in wanted], problems) == (names, [])
 
 
 def test_a_document_longer_than_a_row_is_refused_by_name(
@@ -408,9 +427,10 @@ def test_weights_that_dont_fit_take_no_name(stream: Stream, tmp_path: Path) -> N
 
 
 def test_one_that_stood_still_while_it_wrote_notes_nothing_after_another_took_its_stream(
-    stream: Stream, weights: Path, tmp_path: Path
+    stream: Stream, weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another has it between the second shard and the note of it, which says less than the other's."""
+    monkeypatch.setattr(run, "WRITERS", 1)
     store, requests = FolderStore(tmp_path), 0
 
     def check() -> None:

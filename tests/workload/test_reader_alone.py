@@ -25,7 +25,7 @@ class Alone:
     def find_spec(self, name, path=None, target=None):
         ours = ("numpy", "settings_schema", "views", "workload")
         if name.partition(".")[0] not in (*sys.stdlib_module_names, *ours):
-            raise ImportError(f"{name} isn't installed", name=name)
+            raise ModuleNotFoundError(f"{name} isn't installed", name=name)
 
 sys.meta_path.insert(0, Alone())
 """
@@ -39,10 +39,23 @@ values = activations["doc-1"]["resid_post.2"]
 some = next(batches(activations, "resid_post.2", size=8, seed=1))
 print(json.dumps([str(values.dtype), values.tolist(), list(some.shape), str(some.dtype)]))
 """
+BITS = """
+from workload.activations.batches import batches
+from workload.activations.reader import Activations
+
+point, tokens, positions = next(
+    batches(Activations(sys.argv[1]), ("resid_post.2", "tokens", "positions"), size=21, bits=True)
+)
+print(point.dtype, point.astype(int).sum(), tokens.sum(), positions.sum())
+"""
 COMMANDS = """
 from workload.__main__ import main
 for line in sys.argv[1:]:
     print(f"status {main(['activations', *line.split()])}")
+"""
+TRAIN = """
+from workload.__main__ import main
+print(f"status {main(['train', 'tiny.toml', '--dir', sys.argv[1]])}")
 """
 
 
@@ -80,11 +93,29 @@ def test_the_commands_need_no_more(run: Path) -> None:
     assert '"id": "doc-2"' in done.stdout
 
 
+def test_bfloat16_is_read_as_its_bits_for_torch(run: Path) -> None:
+    done = alone(BITS, str(run))
+    assert done.returncode == 0, done.stderr
+    shards = list(Activations(str(run)).shards())
+    values = np.concatenate([item.read("resid_post.2").view(np.uint16).astype(int) for item in shards])
+    tokens, positions = (int(sum(item.read(key).sum() for item in shards)) for key in ("tokens", "positions"))
+    assert done.stdout.split() == ["uint16", str(values.sum()), str(tokens), str(positions)]
+
+
+def test_training_says_what_it_needs(tmp_path: Path) -> None:
+    done = alone(TRAIN, str(tmp_path))
+    assert done.stdout == "status 1\n"
+    assert (
+        "this command needs jax, which isn't installed\n    fix: run it on a host or in a chec" in done.stderr
+    )
+    assert "Traceback" not in done.stderr
+
+
 def test_a_bucket_needs_one_more_and_says_which(run: Path) -> None:
     done = alone(COMMANDS, "show gs://bucket/extractions/first")
     assert done.stdout == "status 1\n"
     assert "needs requests, which isn't installed" in done.stderr
-    assert "fix: pip install 'tpu-workload[bucket]'" in done.stderr
+    assert "fix: pip install google-cloud-storage" in done.stderr
 
 
 def test_the_wheel_asks_for_numpy_alone(tmp_path: Path) -> None:

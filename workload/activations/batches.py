@@ -1,19 +1,25 @@
 """Shuffled batches of tokens' tensors for training; each token once an epoch, reproducible by seed.
 
     for values_BxD in batches(Activations(url), "resid_post.12", size=4096, seed=1): ...
+    for values_BxD, positions_B in batches(activations, ("resid_post.12", "positions"), 4096): ...
 
-Shards are read in random order, a few at a time; their tokens are mixed with each other. Hosts or a
+Shards are read in random order, some at a time; their tokens are mixed with each other. Hosts or a
 loader's workers that share an epoch read a part of the shards each. bfloat16 is `ml_dtypes`', or float32
 where that isn't installed. For torch see `torch_batches.py`, for JAX `jax_batches.py`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from workload.activations.reader import Activations
+from workload.activations.shard import Shard
+
+SHARDS_AT_ONCE = 8
+
+Arrays = tuple[NDArray[Any], ...]
 
 
 def share(activations: Activations, seed: int, part: int, parts: int) -> list[str]:
@@ -30,26 +36,28 @@ def share(activations: Activations, seed: int, part: int, parts: int) -> list[st
 
 def batches(
     activations: Activations,
-    point: str,
+    tensors: str | Sequence[str],
     size: int,
     seed: int = 0,
-    shards_at_once: int = 2,
+    shards_at_once: int = SHARDS_AT_ONCE,
     part: int = 0,
     parts: int = 1,
-) -> Iterator[NDArray[Any]]:
-    """Iterate over the batches of an epoch, or of a part of it.
+    bits: bool = False,
+) -> Iterator[Any]:
+    """Return an iterator over the batches of an epoch, or of a part of it.
 
     Args:
         activations: to read.
-        point: the tensors to read.
+        tensors: a point, or several of points, `tokens` and `positions`, with equal rows of equal tokens.
         size: of a batch; the last one may be smaller.
         seed: of the order, such as the epoch's number.
-        shards_at_once: mixed with each other, and held in memory twice.
+        shards_at_once: mixed with each other; `tensors` of one more than these are held in memory.
         part: index of the part to read.
         parts: number of parts of the epoch.
+        bits: return bfloat16 as its bits, uint16.
 
     Yields:
-        size x the point's axes.
+        size x the point's axes; a tuple where several are named.
 
     Raises:
         ValueError: `size` or `shards_at_once` is less than 1, or `part` is out of range.
@@ -57,15 +65,49 @@ def batches(
     """
     if size < 1 or shards_at_once < 1:
         raise ValueError(f"size and shards_at_once must be at least 1, not {size} and {shards_at_once}")
-    names = share(activations, seed, part, parts)
-    draw = np.random.default_rng([seed, part])
-    remainder: NDArray[Any] | None = None
-    for first in range(0, len(names), shards_at_once):
-        read = [activations.open(name).read(point) for name in names[first : first + shards_at_once]]
-        mixed = np.concatenate(read)[draw.permutation(sum(map(len, read)))]
-        values = mixed if remainder is None else np.concatenate([remainder, mixed])
-        whole = len(values) // size * size
-        yield from (values[start : start + size] for start in range(0, whole, size))
-        remainder = values[whole:]
-    if remainder is not None and len(remainder):
-        yield remainder
+    keys = [tensors] if isinstance(tensors, str) else list(tensors)
+    names, draw = share(activations, seed, part, parts), np.random.default_rng([seed, part])
+    groups = [names[first : first + shards_at_once] for first in range(0, len(names), shards_at_once)]
+    mixed = (_mixed([activations.open(name) for name in group], keys, draw, bits) for group in groups)
+    read = _of_size(mixed, size)
+    return (values for [values] in read) if isinstance(tensors, str) else read
+
+
+def _mixed(shards: Sequence[Shard], keys: Sequence[str], draw: np.random.Generator, bits: bool) -> Arrays:
+    """Return tensors of all tokens of some shards in one random order."""
+    order = draw.permutation(sum(shard.tokens for shard in shards))
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
+
+    def read(key: str) -> NDArray[Any]:
+        mixed, begin = None, 0
+        for shard in shards:
+            values = shard.read(key, bits=bits)
+            mixed = np.empty((len(order), *values.shape[1:]), values.dtype) if mixed is None else mixed
+            mixed[place[begin : begin + len(values)]] = values
+            begin += len(values)
+        assert mixed is not None
+        return mixed
+
+    return tuple(map(read, keys))
+
+
+def _of_size(groups: Iterator[Arrays], size: int) -> Iterator[Arrays]:
+    """Cut groups of tensors into batches, across their ends."""
+    rest: Arrays | None = None
+    for arrays in groups:
+        start, total = 0, len(arrays[0])
+        if rest is not None:
+            start = min(size - len(rest[0]), total)
+            pairs = zip(rest, arrays, strict=True)
+            rest = tuple(np.concatenate([left, array[:start]]) for left, array in pairs)
+            if len(rest[0]) == size:
+                yield rest
+                rest = None
+        end = start + (total - start) // size * size
+        for begin in range(start, end, size):
+            yield tuple(array[begin : begin + size] for array in arrays)
+        if end < total:
+            rest = tuple(array[end:].copy() for array in arrays)
+    if rest is not None:
+        yield rest

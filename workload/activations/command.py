@@ -115,11 +115,17 @@ def _verify(options: argparse.Namespace, activations: Activations) -> int:
     workers: dict[int, dict[int, About]] = {}
     unread: set[str] = set()  # damaged, but not missing
     run = activations.run()
-    for name, (shard, wrong) in zip(activations.names, _read_all(activations), strict=True):
+    indices = set(activations.indices)
+    for name, (shard, wrong) in _read_all(activations, [*activations.indices, *activations.names]):
         problems += wrong
         if shard is None:
             unread.add(name)
+        if wrong and name in indices:
+            activations.indices.remove(name)
+        if shard is None or name in indices:
             continue
+        if shard.ids != tuple(activations.ids(name)):
+            problems.append(f"{name}: holds other documents than its index")
         about = shard.about
         first = next(iter(workers.setdefault(about.worker, {}).values()), about)
         workers[about.worker][about.number] = about
@@ -154,8 +160,10 @@ def _verify(options: argparse.Namespace, activations: Activations) -> int:
     return 1 if problems else 0
 
 
-def _read_all(activations: Activations) -> Iterator[tuple[Shard | None, list[str]]]:
-    """Read each shard whole, several at a time; yield it and its problems, in the order of the names."""
+def _read_all(
+    activations: Activations, names: Sequence[str]
+) -> Iterator[tuple[str, tuple[Shard | None, list[str]]]]:
+    """Read each file whole, several at a time; yield its name, it and its problems, in the names' order."""
 
     def read(name: str) -> tuple[Shard | None, list[str]]:
         try:
@@ -169,7 +177,7 @@ def _read_all(activations: Activations) -> Iterator[tuple[Shard | None, list[str
             return None, [str(error)]
 
     with ThreadPoolExecutor(_READERS) as pool:
-        yield from pool.map(read, activations.names)
+        yield from zip(names, pool.map(read, names), strict=True)
 
 
 def _first_few(items: Sequence[int | str]) -> str:

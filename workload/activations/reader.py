@@ -8,7 +8,8 @@ document.tokens, document.sample
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -16,11 +17,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from workload.activations.shard import SUFFIX, Shard
+from workload.activations.shard import OF_SHARDS, SUFFIX, Shard, index
 from workload.activations.statistics import Moments
 from workload.errors import DataError
 from workload.runs.errors import MissingObjectError
 from workload.runs.store import Store, open_store
+
+_NAME = re.compile(rf"activations/tpu_(\d+)/shard_(\d+){re.escape(SUFFIX)}")
 
 
 @dataclass(frozen=True)
@@ -42,8 +45,13 @@ class Document:
 
     @property
     def tokens(self) -> NDArray[np.int32]:
-        """The L token ids."""
+        """The ids of the L tokens kept."""
         return self.shard.document(self.place, "tokens")
+
+    @property
+    def positions(self) -> NDArray[np.int32]:
+        """Their positions in the document."""
+        return self.shard.document(self.place, "positions")
 
     def __getitem__(self, point: str) -> NDArray[Any]:
         """Return the tensor kept at a point: L x the point's axes."""
@@ -64,7 +72,9 @@ class Activations:
         if not self.names:
             fix = "name the folder that holds activations/, e.g. gs://BUCKET/extractions/RUN"
             raise DataError(f"{self._store.url}: no shard is committed here\n    fix: {fix}")
+        self.indices = [name for name in self._store.list("indices/") if name.endswith(SUFFIX)]
         self._opened: dict[str, Shard] = {}
+        self._bounds: dict[str, list[int]] = {}
 
     def shards(self) -> Iterator[Shard]:
         """Iterate over the shards."""
@@ -90,7 +100,28 @@ class Activations:
                 yield Document(shard, place)
 
     def __len__(self) -> int:
-        return len(self._where)
+        return sum(len(self.ids(name)) for name in self.names)
+
+    def ids(self, name: str) -> Sequence[str]:
+        """Return the names of a shard's documents; of a run with indices no shard is read."""
+        listing, of_shard = self._listed(name)
+        return listing.ids[of_shard]
+
+    def tokens(self, name: str) -> int:
+        """Return the number of tokens kept in a shard, alike."""
+        listing, of_shard = self._listed(name)
+        first, end, _ = of_shard.indices(len(listing.ids))
+        return int(listing.offsets[end] - listing.offsets[first])
+
+    def _listed(self, name: str) -> tuple[Shard, slice]:
+        """Return the file that lists a shard's documents, and their places in it."""
+        if (path := _NAME.fullmatch(name)) and (listed := index(int(path[1]))) in self.indices:
+            listing, number = self.open(listed), int(path[2])
+            if listed not in self._bounds:
+                self._bounds[listed] = listing.read(OF_SHARDS).tolist()
+            if 0 < number < len(bounds := self._bounds[listed]):
+                return listing, slice(bounds[number - 1], bounds[number])
+        return self.open(name), slice(None)
 
     def __getitem__(self, id: str) -> Document:  # noqa: A002
         """Return a document by its name.
@@ -102,7 +133,11 @@ class Activations:
             fix = "wait until it is extracted, or see rejected.jsonl beside the streams"
             raise DataError(f"{self._store.url}: holds no document {id!r}\n    fix: {fix}")
         name, place = self._where[id]
-        return Document(self.open(name), place)
+        shard = self.open(name)
+        if shard.ids[place : place + 1] != (id,):
+            fix = "remove indices/, and start the extraction again, which makes them"
+            raise DataError(f"{self._store.url}/{name}: holds other documents than its index\n    fix: {fix}")
+        return Document(shard, place)
 
     def moments(self, point: str) -> Moments:
         """Return the moments of a point over all tokens of all shards."""
@@ -112,9 +147,7 @@ class Activations:
     @cached_property
     def _where(self) -> Mapping[str, tuple[str, int]]:
         return {
-            document: (name, place)
-            for name in self.names
-            for place, document in enumerate(self.open(name).ids)
+            document: (name, place) for name in self.names for place, document in enumerate(self.ids(name))
         }
 
     def check(self, name: str) -> tuple[Shard, list[str]]:

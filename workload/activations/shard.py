@@ -16,24 +16,25 @@ import difflib
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from workload.activations.statistics import Moments
-from workload.data.ragged import offsets, pack_ids, unpack_ids
+from workload.data.ragged import unpack_ids
 from workload.errors import DataError
 from workload.runs.errors import MissingObjectError
 from workload.runs.store import Store
 
 VERSION = 1
 SUFFIX = ".safetensors"
+OF_SHARDS = "shard_offsets"  # of an index: first document of each shard, and end of the last one
 CHANGED = "isn't what was written"
 MEND = "remove it, and start the extraction again: it makes missing shards"
-_HEADER = "shard"
+HEADER = "shard"  # the only key: several would be written in arbitrary order
 _FIRST_READ = 2**16  # bytes; holds the header of nearly every shard
 _PIECE = 2**23  # bytes read at once of a shard that is read whole; a multiple of every number's size
 _MOST_HEADER = 2**27
@@ -50,6 +51,7 @@ _DTYPES = {
     "I64": np.dtype(np.int64),
     "U8": np.dtype(np.uint8),
 }
+KINDS = {dtype.name: kind for kind, dtype in _DTYPES.items()}  # by NumPy's name of the dtype
 
 
 @dataclass(frozen=True)
@@ -77,16 +79,9 @@ class About:
     version: int = VERSION
 
 
-@dataclass(frozen=True)
-class Content:
-    """Content of a shard, in memory."""
-
-    values: Mapping[str, NDArray[Any]]  # by point, T x its axes
-    tokens_T: NDArray[np.int32]
-    lengths: Sequence[int]  # tokens of each of the N documents
-    samples: Sequence[int]
-    ids: Sequence[str]
-    moments: Mapping[str, Moments]
+def index(worker: int) -> str:
+    """Return the path of the index of a worker's documents: a file without points, in its shards' order."""
+    return f"indices/tpu_{worker}{SUFFIX}"
 
 
 def folder(worker: int) -> str:
@@ -99,30 +94,6 @@ def name(worker: int, number: int) -> str:
     return f"{folder(worker)}shard_{number:04}{SUFFIX}"
 
 
-def pack(about: About, content: Content) -> bytes:
-    """Return a shard's file; equal content gives equal bytes."""
-    lengths = np.asarray(content.lengths, np.int64)
-    arrays: dict[str, NDArray[Any]] = {
-        **content.values,
-        "tokens": content.tokens_T,
-        "positions": np.concatenate([np.arange(length, dtype=np.int32) for length in lengths]),
-        "offsets": offsets(lengths),
-        "samples": np.asarray(content.samples, np.int64),
-        **pack_ids(content.ids),
-    }
-    for point, moments in content.moments.items():
-        arrays[f"mean/{point}"] = moments.mean
-        arrays[f"deviations/{point}"] = moments.deviations
-    # As plain bytes: Python's buffers don't support bfloat16.
-    raw = {key: np.ascontiguousarray(value).reshape(-1).view(np.uint8) for key, value in arrays.items()}
-    digests = {key: hashlib.sha256(value.data).hexdigest() for key, value in raw.items()}
-    header = asdict(about) | {"sha256": digests}
-    from safetensors.numpy import save  # readers don't need it
-
-    # A single key: several would be written in arbitrary order.
-    return save(arrays, {_HEADER: json.dumps(header, sort_keys=True)})
-
-
 @dataclass(frozen=True)
 class _Place:
     kind: str  # of _DTYPES
@@ -130,9 +101,11 @@ class _Place:
     begin: int  # in the file
     end: int
 
-    def array(self, raw: bytes | memoryview) -> NDArray[Any]:
-        """View bytes as a flat array; bfloat16 as float32 if `ml_dtypes` isn't installed."""
-        values = np.frombuffer(raw, _DTYPES[self.kind])
+    def array(self, raw: bytes | memoryview, bits: bool = False) -> NDArray[Any]:
+        """View bytes as a flat array; bfloat16 as float32 if `ml_dtypes` isn't installed, or as its bits."""
+        values = np.frombuffer(raw, np.uint16 if bits and self.kind == "BF16" else _DTYPES[self.kind])
+        if bits:
+            return values
         if self.kind == "BF16" and _bfloat16 is None:
             return (values.astype(np.uint32) << 16).view(np.float32)
         return values
@@ -156,7 +129,7 @@ class Shard:
             if size + 8 > len(raw):
                 raw = self._head = raw + store.read(name, len(raw), size + 8)
             header = json.loads(raw[8 : size + 8])
-            about = json.loads(header.pop("__metadata__")[_HEADER])
+            about = json.loads(header.pop("__metadata__")[HEADER])
             self.about = About(**about | {"points": tuple(about["points"])})
             self._places = {
                 key: _Place(
@@ -200,8 +173,8 @@ class Shard:
         """Number of tokens of all documents."""
         return int(self.offsets[-1])
 
-    def read(self, key: str, begin: int = 0, end: int | None = None) -> NDArray[Any]:
-        """Read rows `begin` to before `end` of a tensor, and no other bytes.
+    def read(self, key: str, begin: int = 0, end: int | None = None, bits: bool = False) -> NDArray[Any]:
+        """Read rows `begin` to before `end` of a tensor, and no other bytes; `bits`: bfloat16 as uint16.
 
         Raises:
             DataError: the tensor is missing, or truncated.
@@ -211,7 +184,7 @@ class Shard:
         end = rows if end is None else min(end, rows)
         row = (place.end - place.begin) // max(rows, 1)
         raw = self._bytes(place.begin + begin * row, place.begin + end * row)
-        return place.array(raw).reshape(-1, *place.shape[1:])
+        return place.array(raw, bits).reshape(end - begin, *place.shape[1:])
 
     def shape(self, key: str) -> tuple[int, ...]:
         """Return the shape of a whole tensor."""

@@ -8,6 +8,7 @@ A template is a Jinja program beside a Hugging Face tokenizer. It is rendered li
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -74,6 +75,32 @@ class Template:
         except Exception as error:  # a template is a program and may raise anything
             raise ConversationError(f"is refused by the chat template: {error}") from None
 
+    def spans(
+        self, messages: Sequence[Any], text: str, prompted: bool = True
+    ) -> tuple[tuple[str, int, int], ...]:
+        """Return role, begin and end of each message's content in its conversation's text.
+
+        They are those of marks that are rendered in the contents' place; empty if the text differs otherwise.
+        """
+        marked = [
+            {**message, "content": f"\ue000{number}\ue001"} if message.get("content") else message
+            for number, message in enumerate(messages)
+        ]
+        try:
+            first, *parts = re.split("\ue000(\\d+)\ue001", self.render(marked, prompted))
+        except ConversationError:
+            return ()
+        for trimmed in (False, True):
+            built, spans = first, []
+            for number, literal in zip(parts[::2], parts[1::2], strict=True):
+                content = messages[int(number)]["content"]
+                content = content.strip() if trimmed else content
+                spans.append((messages[int(number)]["role"], len(built), len(built) + len(content)))
+                built += content + literal
+            if built == text:
+                return tuple(spans)
+        return ()
+
 
 @dataclass(frozen=True)
 class Conversations:
@@ -117,7 +144,8 @@ class Conversations:
         if self.system and not (isinstance(first, dict) and first.get("role") == "system"):
             messages = [{"role": "system", "content": self.system}, *messages]
         try:
-            return replace(sample, content=self.template.render(messages, self.prompted))
+            text = self.template.render(messages, self.prompted)
+            return replace(sample, content=text, spans=self.template.spans(messages, text, self.prompted))
         except ConversationError as error:
             fix = "mend it, or leave it out"
             return replace(sample, content="", problem=str(error), fix=fix)

@@ -27,6 +27,7 @@ class Sample:
         problem: reason why it can't be used, with details after a colon; empty if it can.
         fix: of the problem.
         is_text: false for a file that is skipped as a whole.
+        spans: role, begin and end of each message's content in a conversation's text.
     """
 
     where: str
@@ -35,6 +36,7 @@ class Sample:
     problem: str = ""
     fix: str = ""
     is_text: bool = True
+    spans: tuple[tuple[str, int, int], ...] = ()
 
 
 class Reading(Protocol):

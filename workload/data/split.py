@@ -27,6 +27,7 @@ from workload.runs.store import Store
 
 INDEX = streams.INDEX
 _UPLOADS = 8  # at once
+_MOST_ROLES = 255  # of a byte a token
 _BATCH = 1024  # samples that are tokenized at once, on all cores
 
 
@@ -52,6 +53,7 @@ class _Stream:
     tokens: list[NDArray[np.int32]] = field(default_factory=list)
     samples: list[int] = field(default_factory=list)
     ids: list[str] = field(default_factory=list)
+    roles: list[NDArray[np.uint8]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,7 @@ def split(
     reasons: Counter[str] = Counter()
     fix = ""  # of the first rejected sample
     seen: set[str] = set()
+    roles: dict[str, int] = {}  # in the order of their first messages, from 1
 
     def put_aside(number: int, sample: Sample, reason: str, kind: str = "") -> None:
         aside.append({"sample": number, "where": sample.where, "reason": reason})
@@ -117,6 +120,7 @@ def split(
             part.tokens.append(tokens.astype(np.int32))
             part.samples.append(number)
             part.ids.append(sample.name)
+            part.roles.append(_roles(sample, tokens, tokenizer, roles))
         if progress and time.monotonic() > reported + 2:
             reported = time.monotonic()
             progress(f"{number + 1} samples, {len(aside)} rejected")
@@ -133,11 +137,19 @@ def split(
     decides = json.dumps([source, tokenizer.identity, reading.decides, asdict(rules)])
     digest = hashlib.sha256(decides.encode()).hexdigest()
     about = About(
-        0, rules.streams, source, digest, tokenizer.name, tokenizer.identity, tokenizer.vocab_size, len(aside)
+        0,
+        rules.streams,
+        source,
+        digest,
+        tokenizer.name,
+        tokenizer.identity,
+        tokenizer.vocab_size,
+        len(aside),
+        roles=tuple(roles),
     )
     files = {
         f"stream_{number:03}.safetensors": streams.pack(
-            replace(about, number=number), part.tokens, part.samples, part.ids
+            replace(about, number=number), part.tokens, part.samples, part.ids, part.roles
         )
         for number, part in enumerate(parts)
     }
@@ -154,6 +166,19 @@ def split(
     _put_all(out, files, progress)
     _put(out, INDEX, (json.dumps(index, indent=2) + "\n").encode())
     return Split(len(seen), counted, tuple(sorted(files.keys() - {REJECTED})), dict(reasons))
+
+
+def _roles(
+    sample: Sample, tokens: NDArray[np.uint32], tokenizer: Tokenizer, known: dict[str, int]
+) -> NDArray[np.uint8]:
+    """Return the number of each token's role, 0 between messages; add roles of messages to `known`."""
+    roles_L = np.zeros(len(tokens), np.uint8)
+    begins_L = tokenizer.begins(sample.content) if sample.spans else np.zeros(0)
+    for role, begin, end in sample.spans if len(begins_L) == len(tokens) else ():
+        if role in known or (len(known) < _MOST_ROLES and role.isprintable()):
+            number = known.setdefault(role, len(known) + 1)
+            roles_L[(begins_L >= begin) & (begins_L < end)] = number
+    return roles_L
 
 
 def _tokenized(

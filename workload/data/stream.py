@@ -7,6 +7,7 @@ The file is a safetensors with
     samples     N         int64   each document's number in the source, counted from 0
     id_bytes    I         uint8   the documents' names in UTF-8, contiguous
     id_offsets  N+1       int64
+    roles       T         uint8   of conversations: who says each token, 1 + its place in the header's list
 
 and its header records tokenizer and source. It is small beside an extraction from it: 4 bytes a
 token, where a point of a 0.5 B model takes 1,792.
@@ -15,7 +16,7 @@ token, where a point of a 0.5 B model takes 1,792.
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,7 @@ class About:
         tokenizer_sha256: of tokenizer.json, or the word bytes.
         vocab_size: minimum of the model.
         rejected: samples of the whole source that are in no stream; `rejected.jsonl` names them.
+        roles: of the messages of conversations, such as "user".
     """
 
     number: int
@@ -59,6 +61,7 @@ class About:
     vocab_size: int
     rejected: int = 0
     version: int = VERSION
+    roles: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,7 @@ class Stream:
     offsets: NDArray[np.int64]  # N+1
     samples_N: NDArray[np.int64]
     ids: tuple[str, ...]
+    roles_T: NDArray[np.uint8]  # 0: of no message, or in no conversation
 
     def __len__(self) -> int:
         return len(self.samples_N)
@@ -87,7 +91,11 @@ class Stream:
 
 
 def pack(
-    about: About, tokens: Sequence[NDArray[np.int32]], samples: Sequence[int], ids: Sequence[str]
+    about: About,
+    tokens: Sequence[NDArray[np.int32]],
+    samples: Sequence[int],
+    ids: Sequence[str],
+    roles: Sequence[NDArray[np.uint8]] = (),
 ) -> bytes:
     """Return a stream's file; equal documents give equal bytes."""
     arrays: dict[str, NDArray[Any]] = {
@@ -96,7 +104,12 @@ def pack(
         "samples": np.asarray(samples, np.int64),
         **pack_ids(ids),
     }
-    return save_tensors(arrays, {_HEADER: json.dumps(asdict(about), sort_keys=True)})
+    header = asdict(about)
+    if about.roles:
+        arrays["roles"] = np.concatenate(roles)
+    else:
+        del header["roles"]  # as in streams made before there were roles
+    return save_tensors(arrays, {_HEADER: json.dumps(header, sort_keys=True)})
 
 
 def read(url: str) -> Stream:
@@ -115,6 +128,7 @@ def read(url: str) -> Stream:
     try:
         arrays = load_tensors(raw)
         about = About(**json.loads(_metadata(raw)[_HEADER]))
+        about = replace(about, roles=tuple(about.roles))
         stream = Stream(
             url=url,
             sha256=hashlib.sha256(raw).hexdigest(),
@@ -123,6 +137,7 @@ def read(url: str) -> Stream:
             offsets=arrays["offsets"],
             samples_N=arrays["samples"],
             ids=unpack_ids(arrays["id_bytes"], arrays["id_offsets"]),
+            roles_T=arrays["roles"] if about.roles else np.zeros(len(arrays["tokens"]), np.uint8),
         )
         if problem := _problem(stream):
             raise ValueError(problem)
@@ -154,10 +169,14 @@ def _problem(stream: Stream) -> str:
     """Return an inconsistency in a well-formed stream file; empty if there is none."""
     tokens, offsets, samples = stream.tokens_T, stream.offsets, stream.samples_N
     kinds: list[tuple[NDArray[Any], type]] = [(tokens, np.int32), (offsets, np.int64), (samples, np.int64)]
+    kinds.append((stream.roles_T, np.uint8))
     if any(array.ndim != 1 or array.dtype != dtype for array, dtype in kinds):
         return "its arrays have the wrong shape or dtype"
     if not len(offsets) == len(samples) + 1 == len(stream.ids) + 1:
         return f"{len(samples)} samples, {len(offsets)} offsets and {len(stream.ids)} names don't match"
+    roles, known = stream.roles_T, stream.about.roles
+    if len(roles) != len(tokens) or roles.max(initial=0) > len(known) or not all(map(str.isprintable, known)):
+        return f"its roles don't match its {len(tokens)} tokens"
     if offsets[0] != 0 or offsets[-1] != len(tokens) or (np.diff(offsets) < 1).any():
         return "its documents aren't contiguous"
     if len(tokens) and not 0 <= tokens.min() <= tokens.max() < stream.about.vocab_size:

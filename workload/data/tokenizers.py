@@ -55,6 +55,9 @@ class Tokenizer(Protocol):
     def encode_alone(self, texts: Sequence[str]) -> list[NDArray[np.uint32]]:
         """Return each text's tokens as a model's input: with the begin of a document, without the end."""
 
+    def begins(self, text: str) -> NDArray[np.int64]:
+        """Return the character at which each token of `encode_alone` begins."""
+
 
 class Bytes:
     """Bytes of UTF-8 as tokens; 256 ends a document."""
@@ -73,6 +76,10 @@ class Bytes:
     def encode_alone(self, texts: Sequence[str]) -> list[NDArray[np.uint32]]:
         """See `Tokenizer.encode_alone`."""
         return [np.frombuffer(text.encode(), np.uint8).astype(np.uint32) for text in texts]
+
+    def begins(self, text: str) -> NDArray[np.int64]:
+        """See `Tokenizer.begins`."""
+        return np.repeat(np.arange(len(text)), [len(character.encode()) for character in text])
 
 
 class HuggingFace:
@@ -168,6 +175,11 @@ class HuggingFace:
         """See `Tokenizer.encode_alone`."""
         encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=not self._templated)
         return [np.asarray(entry.ids, np.uint32) for entry in encodings]
+
+    def begins(self, text: str) -> NDArray[np.int64]:
+        """See `Tokenizer.begins`."""
+        encoding = self._tokenizer.encode(text, add_special_tokens=not self._templated)
+        return np.asarray([begin for begin, _ in encoding.offsets], np.int64)
 
 
 def open_tokenizer(name: str, end: str = "", templated: bool = False) -> Tokenizer:

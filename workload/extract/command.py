@@ -1,6 +1,7 @@
 """The `workload extract` command."""
 
 import argparse
+import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -38,7 +39,14 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--format", choices=("safetensors", pickles.FORMAT), default="safetensors", help=text)
     text = "point to convert with --format pkl.gz, if the run keeps several per layer"
     parser.add_argument("--point", metavar="KIND", help=text)
+    text = "print size, price and time of the output of all streams, and extract nothing"
+    parser.add_argument("--estimate", action="store_true", help=text)
+    text = "with --estimate: type of the slices, of one host"
+    parser.add_argument("--slice", default="v6e-8", metavar="TYPE", help=f"{text} (default: v6e-8)")
+    parser.add_argument("--json", action="store_true", help="with --estimate: print JSON")
     options = parser.parse_args(arguments)
+    if options.estimate:
+        return _estimate(options)
     with Heartbeat.of_host(os.environ, chips.readings) as heartbeat:
         try:
             status = _run(options, heartbeat)
@@ -47,6 +55,27 @@ def main(arguments: Sequence[str]) -> int:
             raise
         heartbeat.end("done")
     return status
+
+
+def _estimate(options: argparse.Namespace) -> int:
+    from workload.extract import points
+    from workload.extract.estimate import of_source
+    from workload.extract.weights import find
+    from workload.preflight.slices import slices
+
+    config = configs.load(options.config, options.overrides)
+    chips = slices(options.slice).chips
+    arch = find(config.model.weights, Path(os.environ.get("DATA_DIR", "")), options.dir).arch
+    wanted, problems = points.parse(config.extract.points, arch)
+    if problems:
+        raise ConfigError("workload extract", problems)
+    estimate = of_source(options.stream, config.extract, wanted, arch)
+    if options.json:
+        facts = {"tokens": estimate.tokens, "kept": estimate.kept, "size_bytes": estimate.size_bytes}
+        print(json.dumps(facts | {"predicted_host_hours": estimate.hours(chips)}))
+    else:
+        print(estimate.text(chips))
+    return 0
 
 
 def _run(options: argparse.Namespace, heartbeat: Heartbeat) -> int:

@@ -23,8 +23,12 @@ class ModelConfig:
 class ExtractConfig:
     """Tensors to keep, and their computation."""
 
-    # By name and layer: "resid_post.12", "mlp_out.*", "final_norm"; "attn_z.3.h5" for one head.
+    # By name and layer: "resid_post.12", "mlp_out.*", "final_norm"; "attn_z.3.h5" for one head; or by a
+    # regular expression on whole names, "re:resid_(pre|post)\\.[0-7]".
     points: WORDS = ()
+    # Tokens to keep of each document: "all", "last", "every:8" (0, 8, …), "role:assistant" (of --chat), or
+    # by number: "5" from the begin, "-2" from the end; several words add up.
+    positions: WORDS = ("all",)
     dtype: str = ruled("bfloat16", one_of("float32", "bfloat16"))  # of the computation and of the shards
     batch_tokens: int = ruled(16384, at_least(128))  # of a batch on all chips together, about
     row_tokens: int = ruled(0, at_least(0))  # of a row of documents; 0: the shortest with little padding

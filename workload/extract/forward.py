@@ -1,11 +1,13 @@
 """Forward pass over a batch, as a program for all local chips.
 
-As in training, parameters are split over the chips and each layer's are gathered on use; a chip
-computes its own rows. Layers after the last one requested are neither computed nor loaded. Mean and
-squared deviations of the kept tensors are computed on the chips too.
+A chip computes its own rows. Each chip has all parameters if they fit; else, as in training, they are
+split over the chips and each layer's are gathered on use. Layers after the last one requested are neither
+computed nor loaded. Tokens that aren't kept are left out, and mean and squared deviations of the kept
+tensors computed, on the chips too.
 """
 # mypy: allow-untyped-calls
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.sharding import NamedSharding
+from numpy.typing import NDArray
 
 from workload.data.stream import Stream
 from workload.extract.packing import Batch, Shape
@@ -28,15 +31,17 @@ from workload.train.config import MeshConfig
 from workload.train.sharding import BATCH, FSDP
 
 PADDING = -1  # segment of positions without a token
+_WHOLE_SHARE = 0.5  # of a chip's memory that parameters may take to be on each one; the rest is for outputs
 
 
+@jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Output:
     """Output of a batch, on the devices.
 
     Attributes:
-        values: by name, R x L x the point's own axes.
-        counts_C: tokens of each chip's rows, without padding.
+        values: by name, R x L x the point's own axes; of selected tokens C x M x these.
+        counts_C: kept tokens of each chip, without padding.
         means: by name, C x the point's axes, float32.
         deviations: by name, sums of squared deviations from the means, alike.
     """
@@ -50,7 +55,14 @@ class Output:
 class Forward:
     """A model, cut off after the last layer requested, compiled for one shape of batch."""
 
-    def __init__(self, arch: Architecture, wanted: Sequence[Wanted], shape: Shape, dtype: str):
+    def __init__(
+        self,
+        arch: Architecture,
+        wanted: Sequence[Wanted],
+        shape: Shape,
+        dtype: str,
+        most_kept: int | None = None,
+    ):
         """Choose mesh and attention.
 
         Args:
@@ -58,18 +70,22 @@ class Forward:
             wanted: what to keep, at least one.
             shape: of every batch; its rows divide over the local chips.
             dtype: of the computation and of the kept tensors.
+            most_kept: tokens of a chip in any batch, where they are selected; None: all tokens are kept.
         """
         layers = min(arch.layers, max(tensor.layer for tensor in wanted) + 1)
         self._ends = ["embed_VxD"] + (["final_norm_D"] if layers == arch.layers else [])
         self.arch = replace(arch, layers=layers)
         self.wanted, self.shape, self.dtype = tuple(wanted), shape, jnp.dtype(dtype)
-        platform = jax.default_backend()
-        self.mesh = sharding.make_mesh(MeshConfig(), [jax.local_devices()])
+        self.most_kept = most_kept
+        platform, devices = jax.default_backend(), jax.local_devices()
         chosen = kernels.choose("auto", platform, shape.length, dtype)
         self.attention, self.attention_reason = chosen
         self.attend = attention.attend(self.attention)
         abstract = decoder.shapes(self.arch, self.dtype)
         stored = {name: leaf for name, leaf in abstract.items() if name in (*self._ends, "layers")}
+        size_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(stored))
+        self.whole = size_bytes <= _WHOLE_SHARE * chip_bytes(devices[0])
+        self.mesh = sharding.make_mesh(MeshConfig(data=len(devices) if self.whole else 1), [devices])
         self._where = sharding.specs(stored, self.mesh)
         placed = sharding.shardings(stored, self.mesh)
         self.params = jax.tree.map(
@@ -77,31 +93,48 @@ class Forward:
         )
         self._by_row = NamedSharding(self.mesh, BATCH)
 
-    def place(self, batch: Batch, stream: Stream) -> tuple[Array, Array]:
-        """Put a batch's tokens and segments on the devices, R x L each."""
+    def place(
+        self, batch: Batch, stream: Stream, kept_T: NDArray[np.bool_] | None = None
+    ) -> tuple[Array, ...]:
+        """Put a batch on the devices: tokens and segments, R x L; of selected tokens their places, C x M."""
         tokens_RxL = np.zeros((self.shape.rows, self.shape.length), np.int32)
         segments_RxL = np.full_like(tokens_RxL, PADDING)
+        kept_RxL = np.zeros(tokens_RxL.shape, bool)
         for row, documents in enumerate(batch):
             start = 0
             for segment, document in enumerate(documents):
                 tokens = stream.document(document)
-                tokens_RxL[row, start : start + len(tokens)] = tokens
-                segments_RxL[row, start : start + len(tokens)] = segment
-                start += len(tokens)
-        placed: tuple[Array, Array] = jax.device_put((tokens_RxL, segments_RxL), self._by_row)
+                end = start + len(tokens)
+                tokens_RxL[row, start:end] = tokens
+                segments_RxL[row, start:end] = segment
+                if kept_T is not None:
+                    kept_RxL[row, start:end] = kept_T[stream.offsets[document] : stream.offsets[document + 1]]
+                start = end
+        arrays = [tokens_RxL, segments_RxL]
+        if self.most_kept is not None:
+            chips = self.mesh.size
+            places_CxM = np.full((chips, self.most_kept), PADDING, np.int32)
+            for chip, kept in enumerate(kept_RxL.reshape(chips, -1)):
+                places = np.flatnonzero(kept)
+                places_CxM[chip, : len(places)] = places
+            arrays.append(places_CxM)
+        placed: tuple[Array, ...] = jax.device_put(tuple(arrays), self._by_row)
         return placed
 
     def compile(self) -> Any:
-        """Compile (params, tokens_RxL, segments_RxL) -> Output."""
-        shape = jax.ShapeDtypeStruct((self.shape.rows, self.shape.length), jnp.int32, sharding=self._by_row)
+        """Compile (params, *`place`) -> Output."""
+        shapes = [(self.shape.rows, self.shape.length)] * 2
+        if self.most_kept is not None:
+            shapes.append((self.mesh.size, self.most_kept))
+        placed = [jax.ShapeDtypeStruct(shape, jnp.int32, sharding=self._by_row) for shape in shapes]
         run = jax.shard_map(
             partial(_local, self),
             mesh=self.mesh,
-            in_specs=(self._where, BATCH, BATCH),
+            in_specs=(self._where, *[BATCH] * len(placed)),
             out_specs=BATCH,
             check_vma=False,
         )
-        compiled = jax.jit(run).lower(self.params, shape, shape).compile()
+        compiled = jax.jit(run).lower(self.params, *placed).compile()
         return lambda *arguments: Output(*compiled(*arguments))
 
     def cuts(self) -> dict[str, int | None]:
@@ -109,8 +142,17 @@ class Forward:
         return sharding.cuts(self.arch, self.mesh)
 
 
+def chip_bytes(device: jax.Device) -> float:
+    """Return a device's memory; infinite where JAX doesn't know it, as on CPUs."""
+    return float((device.memory_stats() or {}).get("bytes_limit", math.inf))
+
+
 def _local(
-    forward: Forward, params: decoder.Params, tokens_RxL: Array, segments_RxL: Array
+    forward: Forward,
+    params: decoder.Params,
+    tokens_RxL: Array,
+    segments_RxL: Array,
+    places_1xM: Array | None = None,
 ) -> tuple[dict[str, Array], Array, dict[str, Array], dict[str, Array]]:
     """Compute the output of one chip's rows."""
     cuts = forward.cuts()
@@ -135,6 +177,10 @@ def _local(
     )
     values = {wanted.name: _select(captured, layers, wanted) for wanted in forward.wanted}
     real_RxL = segments_RxL != PADDING
+    if places_1xM is not None:
+        real_RxL = places_1xM != PADDING
+        rows, columns = jnp.divmod(jnp.maximum(places_1xM, 0), tokens_RxL.shape[1])
+        values = {name: value[rows, columns] for name, value in values.items()}
     count = jnp.sum(real_RxL)
     means, deviations = {}, {}
     for name, value in values.items():

@@ -1,6 +1,8 @@
-"""Points to extract, by name and layer: `resid_post.12`, `mlp_out.*`, `attn_z.3.h5`."""
+"""Points to extract: `resid_post.12`, `mlp_out.*`, `attn_z.3.h5`, or `re:` and a regular expression."""
 
 import difflib
+import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -38,6 +40,13 @@ class Wanted:
         sizes = {"D": arch.d_model, "F": arch.d_ff, "H": arch.heads, "J": arch.J, "K": arch.K}
         return tuple(sizes[letter] for letter in letters)
 
+    def size(self, arch: Architecture) -> int:
+        """Return the numbers of one token."""
+        return math.prod(self.shape(arch))
+
+
+PATTERN = "re:"
+
 
 def parse(words: Sequence[str], arch: Architecture) -> tuple[list[Wanted], list[Problem]]:
     """Return the tensors that some words select, in the order of the computation, and the words' problems."""
@@ -47,7 +56,11 @@ def parse(words: Sequence[str], arch: Architecture) -> tuple[list[Wanted], list[
         problems.append(_problem("[]", "is empty", 'name points to keep, e.g. ["resid_post.*"]'))
     for word in words:
         point, *rest = word.split(".")
-        if point in END_POINTS and not rest:
+        if word.startswith(PATTERN):
+            desired, problem = _matching(word, arch)
+            selected |= desired
+            problems += [problem] if problem else []
+        elif point in END_POINTS and not rest:
             selected.add(Wanted(arch.layers, point))
         elif point in LAYER_POINTS:
             desired, problem = _of_layer(word, point, rest, arch)
@@ -59,6 +72,33 @@ def parse(words: Sequence[str], arch: Architecture) -> tuple[list[Wanted], list[
             problems.append(_problem(word, "names no point of the model", f"one of {known}"))
     order = [*LAYER_POINTS, *END_POINTS]
     return sorted(selected, key=lambda w: (w.layer, order.index(w.point), w.head or 0)), problems
+
+
+def _matching(word: str, arch: Architecture) -> tuple[set[Wanted], Problem | None]:
+    """Return the points whose whole names match; single heads only where no whole point does."""
+    try:
+        pattern = re.compile(word.removeprefix(PATTERN))
+    except re.error as error:
+        fix = rf"e.g. {PATTERN}resid_(pre|post)\.[0-3]"
+        return set(), _problem(word, f"is not a regular expression: {error}", fix)
+    whole = [Wanted(n, point) for n in range(arch.layers) for point in LAYER_POINTS]
+    whole += [Wanted(arch.layers, point) for point in END_POINTS]
+    heads = [
+        Wanted(wanted.layer, wanted.point, head)
+        for wanted in whole
+        for head in range(_heads(wanted.point, arch))
+    ]
+    for several in (whole, heads):
+        if matching := {wanted for wanted in several if pattern.fullmatch(wanted.name)}:
+            return matching, None
+    fix = f"whole names match: {whole[0].name} to {whole[-1].name}; e.g. {PATTERN}resid_.*"
+    return set(), _problem(word, "matches no point of the model", fix)
+
+
+def _heads(point: str, arch: Architecture) -> int:
+    """Return a point's number of heads; 0 if it has none."""
+    shape = (LAYER_POINTS | END_POINTS)[point].split("x")
+    return {"H": arch.heads, "J": arch.J}.get(shape[2], 0)
 
 
 def _of_layer(
@@ -74,10 +114,8 @@ def _of_layer(
         return set(), _problem(word, rule, f"e.g. {point}.{arch.layers - 1}, or {point}.* for all")
     if not more:
         return {Wanted(n, point) for n in layers}, None
-    shape = LAYER_POINTS[point].split("x")
-    heads = {"H": arch.heads, "J": arch.J}.get(shape[2], 0)
-    if not heads:
-        with_heads = [name for name, shape in LAYER_POINTS.items() if shape.split("x")[2] in "HJ"]
+    if not (heads := _heads(point, arch)):
+        with_heads = [name for name in LAYER_POINTS if _heads(name, arch)]
         return set(), _problem(word, f"{point} has no heads", f"those of {', '.join(with_heads)} have")
     head = more[0].removeprefix("h")
     if len(more) > 1 or more[0][:1] != "h" or not (head == "*" or (head.isdecimal() and int(head) < heads)):

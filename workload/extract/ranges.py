@@ -13,12 +13,10 @@ class Range:
     Attributes:
         number: from 1.
         batches: in order.
-        tokens: of all batches.
     """
 
     number: int
     batches: tuple[Batch, ...]
-    tokens: int
 
     @property
     def documents(self) -> list[int]:
@@ -26,23 +24,26 @@ class Range:
         return [document for batch in self.batches for row in batch for document in row]
 
 
-def cut(lengths: Sequence[int], shape: Shape, token_bytes: int, shard_bytes: int) -> Iterator[Range]:
+def cut(
+    lengths: Sequence[int], kept: Sequence[int], shape: Shape, token_bytes: int, shard_bytes: int
+) -> Iterator[Range]:
     """Yield all ranges of a stream: each the fewest batches of `shard_bytes`, the last one the rest.
 
     Args:
         lengths: tokens of each document.
+        kept: tokens of each document to store.
         shape: of a batch.
         token_bytes: of a token in a shard.
         shard_bytes: of a shard, about.
     """
     pending: list[Batch] = []
-    tokens, number = 0, 0
+    stored, number = 0, 0
     for batch in batches(lengths, shape):
         pending.append(batch)
-        tokens += sum(lengths[document] for row in batch for document in row)
-        if tokens * token_bytes >= shard_bytes:
+        stored += sum(kept[document] for row in batch for document in row)
+        if stored * token_bytes >= shard_bytes:
             number += 1
-            yield Range(number, tuple(pending), tokens)
-            pending, tokens = [], 0
+            yield Range(number, tuple(pending))
+            pending, stored = [], 0
     if pending:
-        yield Range(number + 1, tuple(pending), tokens)
+        yield Range(number + 1, tuple(pending))

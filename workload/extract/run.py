@@ -8,6 +8,7 @@ wakes up again all make the same objects, and each is created once.
 
 import hashlib
 import json
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -17,22 +18,26 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from workload.activations import shard
+from workload.activations import shard, writer
 from workload.activations.statistics import Moments
+from workload.activations.writer import Content
+from workload.data.ragged import offsets
 from workload.data.stream import Stream
 from workload.errors import ConfigError, HopelessError, Problem
-from workload.extract import packing, points, ranges
+from workload.extract import packing, points, positions, ranges
 from workload.extract.config import Config
+from workload.extract.estimate import estimate
 from workload.extract.forward import Forward, Output
 from workload.extract.packing import Batch, Shape
 from workload.extract.pipeline import Stage, run
 from workload.extract.ranges import Range
 from workload.extract.weights import Weights
 from workload.host.heartbeat import Heartbeat
-from workload.runs.store import Store
+from workload.runs.store import Store, create_same
 from workload.train.record import refuse_other
 
 IDENTITY = "config.json"
+WRITERS = 8  # shards that are hashed and written at once, each over a connection of its own
 _PROGRESS_EVERY_S = 10.0
 
 
@@ -93,16 +98,25 @@ class Extraction:
         self._heartbeat = heartbeat or Heartbeat(None)
         self._arch = weights.arch
         self._wanted, problems = points.parse(config.extract.points, self._arch)
-        self._lengths = stream.lengths()
-        problems += self._problems()
+        self._lengths = self._kept = stream.lengths()
+        self._kept_T, of_positions = positions.parse(config.extract.positions, stream)
+        problems += self._problems() + of_positions
         if problems:
             raise ConfigError("workload extract", problems)
         weights.check()  # before the run's name is reserved
+        if self._kept_T is not None and len(stream):
+            self._kept = np.add.reduceat(self._kept_T, stream.offsets[:-1], dtype=np.int64).tolist()
         self._shape = self._choose()
-        numbers = sum(int(np.prod(wanted.shape(self._arch))) for wanted in self._wanted)
-        token_bytes = numbers * (2 if config.extract.dtype == "bfloat16" else 4) + 8
-        self._ranges = list(ranges.cut(self._lengths, self._shape, token_bytes, config.extract.shard_bytes))
+        self.estimate = estimate(
+            sum(self._lengths), sum(self._kept), config.extract, self._wanted, self._arch
+        )
+        cuts = ranges.cut(
+            self._lengths, self._kept, self._shape, self.estimate.token_bytes, config.extract.shard_bytes
+        )
+        self._ranges = list(cuts)
         self._committed: dict[int, int] = {}  # number to bytes
+        self._done_N = np.zeros(len(stream), bool)  # by document
+        self._committing = threading.Lock()
         self._reported_s = 0.0
 
     @property
@@ -130,20 +144,25 @@ class Extraction:
         names = {shard.name(about.worker, part.number): part.number for part in self._ranges}
         sizes = self._store.sizes(shard.folder(about.worker))
         committed = {name: size for name, size in sizes.items() if name.endswith(shard.SUFFIX)}
-        self._committed = {names[name]: size for name, size in committed.items() if name in names}
         self._refuse_others(about, sorted(committed))
+        self._index(about)
+        by_number = {part.number: part for part in self._ranges}
+        for name in committed.keys() & names.keys():
+            self._commit(by_number[names[name]], committed[name])
         missing = [part for part in self._ranges if part.number not in self._committed]
         self._note()
+        chips = jax.local_device_count() if jax.default_backend() == "tpu" else 0
+        self._progress(f"output: {self.estimate.text(chips)}")
         self._progress(f"{len(self._ranges)} shards, {len(self._committed)} there already")
         summary = ExtractionSummary(
-            tokens=sum(part.tokens for part in missing),
+            tokens=sum(self._lengths[document] for part in missing for document in part.documents),
             places=sum(len(part.batches) for part in missing) * self._shape.tokens,
         )
         if missing:
             summary.stages = [
                 Stage("compute", self._computing()),
                 Stage("fetch", self._fetch),
-                Stage("write", self._writing(about, summary)),
+                Stage("write", self._writing(about, summary), WRITERS),
             ]
             begun = time.monotonic()
             run(((part, batch) for part in missing for batch in part.batches), summary.stages)
@@ -179,6 +198,8 @@ class Extraction:
         """Reserve the run's name for these settings, or check that it is."""
         about, extract = self._stream.about, asdict(self._config.extract)
         names = self.points
+        if self._kept_T is None:
+            del extract["positions"]  # as in runs begun before there was a choice
         settings = {
             "model": asdict(self._arch) | self._weights.identity(),
             "extract": extract | {"points": names},
@@ -216,15 +237,34 @@ class Extraction:
             )
             refuse_other(self._store, was, now)
 
+    def _index(self, about: shard.About) -> None:
+        """Write the index of this worker's documents: readers need no shard to count or to find them."""
+        order = [document for part in self._ranges for document in part.documents]
+        lengths, samples = [self._kept[n] for n in order], [int(self._stream.samples_N[n]) for n in order]
+        described = writer.documents(lengths, samples, [self._stream.ids[n] for n in order])
+        of_shards = {shard.OF_SHARDS: [offsets(len(part.documents) for part in self._ranges)]}
+        raw = b"".join(writer.pack(about, {**described, **of_shards}))
+        create_same(self._store, shard.index(about.worker), raw)
+
     def _computing(self) -> Callable[[Iterator[tuple[Range, Batch]]], Iterable[tuple[Range, Batch, Output]]]:
-        forward = Forward(self._arch, self._wanted, self._shape, self._config.extract.dtype)
+        forward = Forward(
+            self._arch, self._wanted, self._shape, self._config.extract.dtype, self._most_kept()
+        )
         params, program = self._weights.load(forward.arch, forward.params), forward.compile()
         chips, shape = jax.local_devices(), self._shape
         self._progress(
             f"{len(chips)} x {chips[0].device_kind}; attention {forward.attention}:"
             f" {forward.attention_reason}; {shape.rows} rows of {shape.length} tokens;"
-            f" layers 0 to {forward.arch.layers - 1} of {self._arch.layers}"
+            f" layers 0 to {forward.arch.layers - 1} of {self._arch.layers},"
+            f" {'whole on each chip' if forward.whole else 'gathered from all chips'}"
         )
+
+        def begun(part: Range, batch: Batch) -> tuple[Range, Batch, Output]:
+            output = program(params, *forward.place(batch, self._stream, self._kept_T))
+            for array in jax.tree.leaves(output):
+                for of_chip in array.addressable_shards:
+                    of_chip.data.copy_to_host_async()
+            return part, batch, output
 
         def done(computed: tuple[Range, Batch, Output]) -> tuple[Range, Batch, Output]:
             jax.block_until_ready(computed[2].counts_C)
@@ -233,7 +273,7 @@ class Extraction:
         def compute(batches: Iterator[tuple[Range, Batch]]) -> Iterable[tuple[Range, Batch, Output]]:
             before: tuple[Range, Batch, Output] | None = None
             for part, batch in batches:
-                current = part, batch, program(params, *forward.place(batch, self._stream))
+                current = begun(part, batch)
                 if before:  # computed while this one was placed
                     yield done(before)
                 before = current
@@ -242,8 +282,22 @@ class Extraction:
 
         return compute
 
-    def _fetch(self, outputs: Iterator[tuple[Range, Batch, Output]]) -> Iterable[tuple[Range, shard.Content]]:
-        """Copy from the devices, without padding, in the order of the documents, a range at a time."""
+    def _used(self, batch: Batch) -> list[int]:
+        """Return the tokens kept of each row of a batch, or of each chip's rows where tokens are selected."""
+        rows = [sum(self._kept[document] for document in row) for row in batch]
+        if self._kept_T is None:
+            return rows
+        step = self._shape.rows // jax.local_device_count()
+        return [sum(rows[first : first + step]) for first in range(0, self._shape.rows, step)]
+
+    def _most_kept(self) -> int | None:
+        """Return the most tokens that a chip keeps of a batch; None if tokens aren't selected."""
+        if self._kept_T is None:
+            return None
+        return max(used for part in self._ranges for batch in part.batches for used in self._used(batch))
+
+    def _fetch(self, outputs: Iterator[tuple[Range, Batch, Output]]) -> Iterable[tuple[Range, Content]]:
+        """Await the copies from the devices; gather views of the kept rows, without padding, of a range."""
 
         def nothing() -> tuple[dict[str, list[NDArray[Any]]], dict[str, Moments]]:
             shapes = {wanted.name: wanted.shape(self._arch) for wanted in self._wanted}
@@ -252,16 +306,13 @@ class Extraction:
         pieces, moments = nothing()
         batches = 0
         for part, batch, output in outputs:
-            used = [sum(self._lengths[document] for document in row) for row in batch]
-            counts_C = np.asarray(output.counts_C)
+            used, counts = self._used(batch), [int(count) for [count] in _of_chips(output.counts_C)]
             for name in pieces:
-                value_RxL = np.asarray(output.values[name])
-                pieces[name] += [value_RxL[row, :length] for row, length in enumerate(used)]
-                means, deviations = np.asarray(output.means[name]), np.asarray(output.deviations[name])
-                for count, mean, deviation in zip(counts_C, means, deviations, strict=True):
-                    moments[name] += Moments(
-                        int(count), mean.astype(np.float64), deviation.astype(np.float64)
-                    )
+                rows = (row for values in _of_chips(output.values[name]) for row in values)
+                pieces[name] += [row[:length] for row, length in zip(rows, used, strict=False)]
+                spread = zip(_of_chips(output.means[name]), _of_chips(output.deviations[name]), strict=True)
+                for count, ([mean], [deviations]) in zip(counts, spread, strict=True):
+                    moments[name] += Moments(count, mean.astype(np.float64), deviations.astype(np.float64))
             batches += 1
             if batches == len(part.batches):
                 yield part, self._content(part, pieces, moments)
@@ -270,12 +321,21 @@ class Extraction:
 
     def _content(
         self, part: Range, pieces: dict[str, list[NDArray[Any]]], moments: dict[str, Moments]
-    ) -> shard.Content:
+    ) -> Content:
         stream, documents = self._stream, part.documents
-        return shard.Content(
-            values={name: np.concatenate(arrays) for name, arrays in pieces.items()},
-            tokens_T=np.concatenate([stream.document(document) for document in documents]),
-            lengths=[self._lengths[document] for document in documents],
+        kept = [
+            np.arange(self._lengths[n])
+            if self._kept_T is None
+            else np.flatnonzero(self._kept_T[stream.offsets[n] : stream.offsets[n + 1]])
+            for n in documents
+        ]
+        return Content(
+            values=pieces,
+            tokens_T=np.concatenate(
+                [stream.document(n)[places] for n, places in zip(documents, kept, strict=True)]
+            ),
+            positions_T=np.concatenate(kept).astype(np.int32),
+            lengths=[self._kept[document] for document in documents],
             samples=[int(stream.samples_N[document]) for document in documents],
             ids=[stream.ids[document] for document in documents],
             moments=moments,
@@ -283,24 +343,28 @@ class Extraction:
 
     def _writing(
         self, about: shard.About, summary: ExtractionSummary
-    ) -> Callable[[Iterator[tuple[Range, shard.Content]]], Iterable[None]]:
+    ) -> Callable[[Iterator[tuple[Range, Content]]], Iterable[None]]:
         begun, already = time.monotonic(), len(self._committed)
 
-        def write(contents: Iterator[tuple[Range, shard.Content]]) -> Iterable[None]:
+        def write(contents: Iterator[tuple[Range, Content]]) -> Iterable[None]:
             for part, content in contents:
-                raw = shard.pack(replace(about, number=part.number), content)
+                raw = writer.pack(replace(about, number=part.number), content.tensors())
                 self._check()
-                if self._store.create(shard.name(about.worker, part.number), raw):
-                    summary.made += 1
-                else:
-                    summary.taken += 1
-                self._committed[part.number] = len(raw)
-                self._check()  # a replaced worker must not write its progress
-                self._note()
-                self._report(begun, already)
+                made = self._store.create(shard.name(about.worker, part.number), raw)
+                with self._committing:
+                    summary.made += made
+                    summary.taken += not made
+                    self._commit(part, sum(map(len, raw)))
+                    self._check()  # a replaced worker must not write its progress
+                    self._note()
+                    self._report(begun, already)
                 yield None
 
         return write
+
+    def _commit(self, part: Range, size_bytes: int) -> None:
+        self._committed[part.number] = size_bytes
+        self._done_N[part.documents] = True
 
     def _report(self, begun: float, already: int) -> None:
         done, total = len(self._committed), len(self._ranges)
@@ -311,27 +375,32 @@ class Extraction:
 
     def _note(self) -> None:
         """Write this worker's progress, for people; never read back."""
-        committed = [part for part in self._ranges if part.number in self._committed]
-        done = {document for part in committed for document in part.documents}
-        first_missing = next((n for n in range(len(self._stream)) if n not in done), len(self._stream))
+        count, total = int(self._done_N.sum()), len(self._stream)
+        first_missing = total if count == total else int(self._done_N.argmin())
         worker = self._stream.about.number
         status = {
             "worker_id": worker,
             "last_processed_sample_idx": int(self._stream.samples_N[first_missing - 1])
             if first_missing
             else -1,
-            "total_samples_processed": len(done),
-            "total_shards": len(committed),
+            "total_samples_processed": count,
+            "total_shards": len(self._committed),
             "dataset_path": self._stream.url,
-            "status": "completed" if len(done) == len(self._stream) else "in_progress",
-            "samples": len(self._stream),
+            "status": "completed" if count == total else "in_progress",
+            "samples": total,
             "shards": len(self._ranges),
         }
         self._heartbeat.report(
-            samples=len(done),
-            of_samples=len(self._stream),
-            shards=len(committed),
+            samples=count,
+            of_samples=total,
+            shards=len(self._committed),
             size_bytes=sum(self._committed.values()),
         )
         name = f"checkpoints/checkpoint_worker_{worker}.json"
         self._store.write(name, (json.dumps(status, indent=2) + "\n").encode())
+
+
+def _of_chips(array: jax.Array) -> list[NDArray[Any]]:
+    """Return each chip's part of an array in the host's memory, in order; none is copied twice."""
+    parts = sorted(array.addressable_shards, key=lambda part: part.index[0].start or 0)
+    return [np.asarray(part.data) for part in parts]

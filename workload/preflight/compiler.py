@@ -83,7 +83,7 @@ def compiler_versions() -> str:
     try:
         return ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("jax", "libtpu"))
     except importlib.metadata.PackageNotFoundError as error:
-        fix = "pip install 'tpu-workload[preflight]' (Linux on x86_64; no TPU is needed)"
+        fix = "pip install jinja2 'jax[tpu]' (Linux on x86_64; no TPU is needed)"
         raise PreflightError(
             f"preflight needs {error.name}, which contains the TPU compiler\n    fix: {fix}"
         ) from None

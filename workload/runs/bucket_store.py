@@ -1,5 +1,9 @@
 """Cloud Storage backend of `store.py`; imported only for buckets, since its client is large."""
 
+import io
+from bisect import bisect_right
+from itertools import accumulate
+
 import requests
 from google.api_core import exceptions as google
 from google.api_core.retry import Retry
@@ -8,6 +12,7 @@ from google.cloud import storage
 from google.cloud.storage.retry import DEFAULT_RETRY
 
 from workload.errors import OutageError, StoreError
+from workload.runs.content import Content, pieces
 from workload.runs.errors import MissingObjectError
 from workload.runs.outage import HEALTH, RETRY_AT_MOST_EVERY_S, transient
 
@@ -23,6 +28,31 @@ _REFUSED = (google.GoogleAPIError, auth.GoogleAuthError, requests.RequestExcepti
 
 class _TakenError(Exception):
     """The object exists."""
+
+
+class _File(io.RawIOBase):
+    """Content as a file that the client reads; its pieces are joined a request at a time."""
+
+    def __init__(self, content: Content):
+        self._pieces = pieces(content)
+        self._ends = list(accumulate(map(len, self._pieces)))
+        self.size = self._ends[-1] if self._ends else 0
+        self._at = 0
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + (0 if whence == io.SEEK_SET else self._at)
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        begin, end = self._at, self.size if size < 0 else min(self.size, self._at + size)
+        parts = []
+        for n in range(bisect_right(self._ends, begin), len(self._pieces)):
+            start = self._ends[n] - len(self._pieces[n])
+            if start >= end:
+                break
+            parts.append(self._pieces[n][max(0, begin - start) : end - start])
+        self._at = end
+        return b"".join(parts)
 
 
 def open_bucket(url: str) -> "BucketStore":
@@ -51,7 +81,7 @@ class BucketStore:
         """See `Store.write`; retried for a minute."""
         self._upload(name, content)
 
-    def create(self, name: str, content: bytes) -> bool:
+    def create(self, name: str, content: Content) -> bool:
         """See `Store.create`; retried for a minute.
 
         If the response to a write is lost, the retry finds the object: False.
@@ -62,11 +92,12 @@ class BucketStore:
             return False
         return True
 
-    def _upload(self, name: str, content: bytes, **conditions: int) -> None:
+    def _upload(self, name: str, content: Content, **conditions: int) -> None:
         kind = "application/json" if name.endswith((".json", ".jsonl")) else "application/octet-stream"
+        file = _File(content)
         try:
-            self._blob(name).upload_from_string(
-                content, content_type=kind, retry=_RETRY, checksum="crc32c", **conditions
+            self._blob(name).upload_from_file(
+                file, size=file.size, content_type=kind, retry=_RETRY, checksum="crc32c", **conditions
             )
         except google.PreconditionFailed:
             raise _TakenError from None

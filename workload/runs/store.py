@@ -12,7 +12,10 @@ from pathlib import Path
 from typing import Protocol
 
 from workload.errors import RunError, StoreError
+from workload.runs.content import Content, pieces
 from workload.runs.errors import MissingObjectError
+
+_PIECES = 1024  # that Linux takes in a call, IOV_MAX
 
 
 class Store(Protocol):
@@ -23,7 +26,7 @@ class Store(Protocol):
     def write(self, name: str, content: bytes) -> None:
         """Create or replace an object as a whole."""
 
-    def create(self, name: str, content: bytes) -> bool:
+    def create(self, name: str, content: Content) -> bool:
         """Create an object as a whole; return False, without a change, if it exists."""
 
     def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
@@ -56,7 +59,7 @@ def open_store(url: str) -> Store:
     try:
         from workload.runs.bucket_store import open_bucket
     except ImportError as error:
-        fix = "pip install 'tpu-workload[bucket]'"
+        fix = "pip install google-cloud-storage"
         raise StoreError(f"{url}: needs {error.name}, which isn't installed\n    fix: {fix}") from None
     return open_bucket(url)
 
@@ -111,6 +114,20 @@ def _still(path: Path, descriptor: int) -> bool:
         return False
 
 
+def _write_all(descriptor: int, content: Content) -> None:
+    """Write all of an object's pieces, however many a call takes."""
+    left = pieces(content)
+    while left:
+        written = os.writev(descriptor, left[:_PIECES])
+        done = 0
+        while done < len(left) and len(left[done]) <= written:
+            written -= len(left[done])
+            done += 1
+        left = left[done:]
+        if written:
+            left[0] = left[0][written:]
+
+
 class FolderStore:
     """Objects as files below a folder."""
 
@@ -122,11 +139,11 @@ class FolderStore:
         """Write beside the name, then rename, so that readers never see a partial object."""
         self._write(name, content, replace=True)
 
-    def create(self, name: str, content: bytes) -> bool:
+    def create(self, name: str, content: Content) -> bool:
         """See `Store.create`; concurrent processes wait for the single writer."""
         return self._write(name, content, replace=False)
 
-    def _write(self, name: str, content: bytes, replace: bool) -> bool:
+    def _write(self, name: str, content: Content, replace: bool) -> bool:
         path = self._root / name
         part = path.with_name(f".{path.name}.part")
         try:
@@ -140,8 +157,7 @@ class FolderStore:
                         part.unlink()
                         return False
                     file.truncate(0)
-                    file.write(content)
-                    file.flush()
+                    _write_all(file.fileno(), content)
                     os.fsync(file.fileno())
                     part.replace(path)
                     return True

@@ -35,8 +35,8 @@ FLEET = [
     {"name": "one", "topology": "2x4", "zones": ["us-east5-a"], "reserved": False, "labels": {"who": "ml"}},
     {
         "name": "many", "acceleratorType": "v6e-8", "zones": ["us-east5-a", "us-east5-b"], "count": 4,
-        "fallbackZones": ["us-east5-b"], "firstWorkerId": 3, "spot": True, "run": "extract qwen2.5-0.5b.toml",
-        "runtimeVersion": "v2-alpha-tpuv6e",
+        "fallbackZones": ["us-east5-b"], "firstWorkerId": 3, "spot": True,
+        "run": "extract qwen2.5-0.5b.toml --stream gs://b/s", "runtimeVersion": "v2-alpha-tpuv6e",
     },
     {"name": "job", "acceleratorType": "v6e-16", "zones": ["us-east5-b"], "count": 2, "multislice": True,
      "run": "train tiny.toml --name job"},

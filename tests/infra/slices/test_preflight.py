@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from infra.catalog.book import BOOK
 from infra.slices import preflight
 from tests.limits import HANG_S
+from tests.workload.extracting import ARCH, save_weights
+from workload.extract.estimate import STORAGE_DOLLARS_PER_GIB_MONTH
 
 ROOT = Path(__file__).resolve().parents[3]
 RUN = "train tiny.toml --set train.steps=20 --set=model.layers=3"
@@ -80,8 +83,34 @@ def test_another_slice_or_step_has_no_answer_yet() -> None:
     assert "fits v6e-16" in same.line
 
 
-def test_what_trains_nothing_is_not_spoken_of() -> None:
-    assert preflight.verdict_on("extract somewhere.toml", "v6e-16") is None
+def test_what_neither_trains_nor_extracts_is_not_spoken_of() -> None:
+    assert preflight.verdict_on("python3 train.py", "v6e-16") is None
+
+
+def test_an_extractions_size_is_said_with_its_price_and_predicted_time(tmp_path: Path) -> None:
+    (tmp_path / "streams.json").write_text('{"tokens": 2000000000, "samples": 5000000}')
+    weights = save_weights(tmp_path / "weights", ARCH)
+    run = f"extract qwen2.5-0.5b.toml --stream {tmp_path} --set model.weights={weights}"
+    output = preflight.verdict_on(run, "v6e-8", 1, "asia-northeast1")
+    assert output is not None
+    assert not output.warn
+    size = 2e9 * (ARCH.layers * ARCH.d_model * 2 + 8)
+    assert (
+        f"stores {size / 1e9:.3g} GB, ${size / 2**30 * 0.023:.2f} a month in STANDARD in asia" in output.line
+    )
+    assert "predicted: 0.15 hours of one v6e-8" in output.line  # written at 1 GB/s
+    fewer = preflight.verdict_on(f"{run} --set extract.positions=last", "v6e-8", 1, "us-east5")
+    assert fewer is not None
+    assert f"stores {5e6 * size / 2e9 / 1e9:.3g} GB" in fewer.line
+    assert BOOK["storage.standard"].price("us-east5").dollars == STORAGE_DOLLARS_PER_GIB_MONTH
+
+
+def test_an_extraction_of_unknown_size_is_warned_of_with_the_command(tmp_path: Path) -> None:
+    run = f"extract qwen2.5-0.5b.toml --stream {tmp_path}"
+    output = preflight.verdict_on(run, "v6e-8")
+    assert output is not None
+    assert output.warn
+    assert f"(tpu workload {run} --estimate --slice v6e-8): " in output.line
 
 
 def test_a_config_that_cant_be_read_is_named() -> None:

@@ -137,7 +137,7 @@ MEMBERS = {
     "acceleratorType": "v6e-8",
     "count": 3,
     "labels": {"owner": "ml"},
-    "run": "extract qwen2.5-0.5b.toml",
+    "run": "extract qwen2.5-0.5b.toml --stream gs://b/s",
 }
 
 
@@ -162,7 +162,11 @@ def test_a_stack_has_an_id_whatever_slices_are_listed() -> None:
 
 def test_a_named_slice_and_a_member_are_asked_for_in_the_same_words() -> None:
     """Pulumi sends one, the fleet's controller the other; only who they are differs."""
-    alike = {"acceleratorType": "v6e-8", "labels": {"owner": "ml"}, "run": "extract qwen2.5-0.5b.toml"}
+    alike = {
+        "acceleratorType": "v6e-8",
+        "labels": {"owner": "ml"},
+        "run": "extract qwen2.5-0.5b.toml --stream gs://b/s",
+    }
     changes = {**only_slice(**alike), "gcp:defaultLabels": {"team": "ml"}}
     inputs = run("tpu", changes, preview=True, up={}).only(NODE).inputs
     fleet = {**changes, **only_slice(**alike, name="extract", count=1)}
