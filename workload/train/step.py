@@ -179,7 +179,7 @@ def _local_loss(step: Step, params: Params, batch: Batch) -> tuple[Array, Array]
         params["layers"],
         segments_BxL,
         arch,
-        attention.attend(step.attention),
+        attention.attend(step.attention, config.compute.max_logit),
         read,
         config.compute.remat,
         config.compute.examples_at_once,
