@@ -69,12 +69,7 @@ def losses_on(mesh: str, devices: list[jax.Device]) -> list[float]:
     config = configs.load("tiny.toml", [f"{key}={json.dumps(value)}" for key, value in settings.items()])
     step = Step(config, make_mesh(config.mesh, by_slice(devices[:count], slices)), "cpu")
     step.rings = rings_of(*torus) if torus else ()
-
-    def first(path: Any, leaf: Any) -> jax.Array:
-        values = decoder.draw(path[-1].key, leaf.shape, config.model, 0)
-        return jax.make_array_from_callback(leaf.shape, leaf.sharding, lambda index: values[index])
-
-    params = jax.tree_util.tree_map_with_path(first, step.state["params"])
+    params = decoder.first(config.model, 0, step.shardings["params"])
     state = {"params": params, "opt_state": step.first_optimizer_state(params)}
     update = step.compile()
     generator = np.random.default_rng(0)
@@ -100,6 +95,20 @@ def test_a_mesh_changes_losses_by_rounding_alone_and_the_same_mesh_by_nothing(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(flags, "gathers_in_turn", lambda: not flags_in_turn)
         assert losses_on("torus", devices) == losses["torus"], "a gather copies, in whatever order"
+
+
+def test_first_values_are_the_same_on_any_mesh_and_drawn_where_they_stay(devices: list[jax.Device]) -> None:
+    config = configs.load("tiny.toml", [f"{key}={json.dumps(value)}" for key, value in SETTINGS.items()])
+    drawn = []
+    for count in (1, 8):
+        step = Step(config, make_mesh(config.mesh, [devices[:count]]), "cpu")
+        params = decoder.first(config.model, 0, step.shardings["params"])
+        assert jax.tree.all(
+            jax.tree.map(lambda leaf, place: leaf.sharding == place, params, step.shardings["params"])
+        )
+        drawn.append(jax.tree.map(np.asarray, params))
+    jax.tree.map(np.testing.assert_array_equal, *drawn)
+    assert np.std(drawn[0]["layers"]["up_NxDxF"]) == pytest.approx(64**-0.5, rel=0.05)
 
 
 class Device:

@@ -1,8 +1,8 @@
 """Causal attention within segments, by the platform's best implementation.
 
 On TPU tokamax's splash kernel, or JAX's where that isn't installed; on GPU cuDNN's, through
-`jax.nn.dot_product_attention`; elsewhere, and for shapes that a kernel doesn't support, plain einsums. Grouped
-keys and values are never repeated.
+`jax.nn.dot_product_attention`; elsewhere, and for shapes that a kernel doesn't support, plain einsums.
+Grouped keys and values are never repeated.
 """
 # mypy: allow-untyped-calls
 
