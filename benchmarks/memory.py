@@ -21,6 +21,7 @@ from benchmarks.machine import described
 from benchmarks.peers import PINS, maxtext_base, python
 from workload.preflight.compiler import buffers, compile_step
 from workload.preflight.hlo import HloProgram
+from workload.preflight.schedule import Schedule
 from workload.preflight.slices import GIB, slices
 from workload.train import config as configs
 
@@ -88,7 +89,7 @@ def maxtext(batch: int) -> dict[str, Any]:
             raise SystemExit(f"MaxText's train_compile failed:\n{output[-3000:]}")
         (text,) = Path(folder).glob("*jit_train_step*after_optimizations.txt")
         temporaries, _ = buffers(Path(folder))
-        collectives = HloProgram(text.read_text()).collectives(256)
+        collectives = Schedule(HloProgram(text.read_text()), 256).collectives
     return {
         "total_gib": (int(arguments[1]) + temporaries) / GIB,
         "arguments_gib": int(arguments[1]) / GIB,

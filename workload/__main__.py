@@ -268,7 +268,7 @@ def _verify(options: argparse.Namespace) -> int:
         return status
     for step in checked:
         verdict = "right, as the run ended" if step.as_ended else "readable, all values finite"
-        print(f"{step.step:>8}  {step.problem or verdict}  {step.digests.get('params_sha256', '')[:12]}")
+        print(f"{step.step:>8}  {step.problem or verdict}  {step.digests.get('params_sums_sha256', '')[:12]}")
     if not checked:
         print(f"{options.run}: no complete checkpoint")
     return status

@@ -132,8 +132,8 @@ def same(scene: Scene, first: str, second: str) -> None:
     scene.record.checks.append(
         Check(
             f"{second} ended bit for bit where {first} did",
-            f"{len(exact[0])} losses, params {final['params_sha256'][:12]}…, "
-            f"optimizer {final['opt_state_sha256'][:12]}…",
+            f"{len(exact[0])} losses, params {final['params_sums_sha256'][:12]}…, "
+            f"optimizer {final['opt_state_sums_sha256'][:12]}…",
         )
     )
     scene.note.text = f"{len(exact[0])} losses and all parameters identical"

@@ -245,7 +245,7 @@ def test_a_host_without_a_number_is_named_too(scene: Scene) -> None:
     [
         ({}, {}, ""),
         ({1: "0x1.0000000000001p+2"}, {}, "1 losses differ, the first at step 1"),
-        ({}, {"params_sha256": "ac" + "ab" * 31}, "ended as"),
+        ({}, {"params_sums_sha256": "ac" + "ab" * 31}, "ended as"),
         ({2: None}, {}, "the first at step 2"),
         ({}, None, r"other has no final\.json"),
     ],
@@ -256,7 +256,7 @@ def test_two_runs_are_the_same_to_the_last_bit(
 ) -> None:
     bucket: Any = scene.bucket
     first: dict[int, str | None] = {1: "0x1p+2", 2: "0x1p+1"}
-    ended = {"step": 2, "loss_hex": "0x1p+1", "params_sha256": "ab" * 32, "opt_state_sha256": "cd" * 32}
+    ended = {"step": 2, "loss_hex": "0x1p+1", "params_sums_sha256": "ab" * 32, "opt_state_sums_sha256": "cd" * 32}
     bucket.losses_of = {
         run: [(step, float.fromhex(loss), loss) for step, loss in values.items() if loss]
         for run, values in (("one", first), ("other", first | losses))

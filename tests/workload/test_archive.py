@@ -49,7 +49,7 @@ def test_verify_reads_everything_and_names_what_is_damaged(
 ) -> None:
     run = shutil.copytree(kept, tmp_path / "run")
     assert main(["checkpoints", "verify", str(run)]) == 0
-    digest = json.loads((run / "final.json").read_text())["params_sha256"][:12]
+    digest = json.loads((run / "final.json").read_text())["params_sums_sha256"][:12]
     assert [line.split()[:2] for line in capsys.readouterr().out.splitlines()] == [
         ["2", "readable,"],
         ["4", "right,"],

@@ -1,6 +1,7 @@
 """Hugging Face folders: the same bytes out as in, read in parts, and refused where they don't fit."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,14 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from tests.workload.slice import cpu_devices
 from workload.errors import ConfigError, WeightsError
 from workload.model import decoder, huggingface
 from workload.model.architecture import Architecture, RopeScaling
 from workload.model.generation import Generation
+from workload.train import sharding
+from workload.train.config import MeshConfig
+from workload.train.sharding import make_mesh
 
 GENERATION = Generation((1,), (2, 5), 64)
 MODELS = {
@@ -78,8 +83,6 @@ def test_out_and_in_and_out_again_is_bit_for_bit(
 
 def with_sizes(arch: Architecture) -> Architecture:
     """The same with all sizes explicit, as in a config.json."""
-    from dataclasses import replace
-
     return replace(arch, kv_heads=arch.J, head_dim=arch.K)
 
 
@@ -101,6 +104,40 @@ def test_a_host_reads_its_part_alone(tmp_path: Path, monkeypatch: pytest.MonkeyP
     whole = load_file(tmp_path / "model.safetensors")["model.layers.1.mlp.gate_proj.weight"]
     np.testing.assert_array_equal(part, whole.T[8:16])
     assert parts == [("model.layers.1.mlp.gate_proj.weight", (slice(None), slice(8, 16)))]
+
+
+def test_hosts_read_the_rows_that_they_need_and_the_devices_exchange_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the first to the last byte that a device reads of a tensor: over all devices the file's, once."""
+    arch = replace(MODELS["llama"], vocab_size=64)  # 61 rows don't divide over four devices
+    params = random_params(arch)
+    huggingface.save(tmp_path, params, arch, "float32", GENERATION)
+    extents: list[int] = []
+    read = huggingface.Weights.read
+
+    def watched(self: Any, name: str, index: tuple[slice, ...]) -> Any:
+        shape = self.shape(name)
+        first, last, stride = 0, 0, 4
+        for size, part in reversed(list(zip(shape, index, strict=True))):
+            start, end, _ = part.indices(size)
+            first, last, stride = first + start * stride, last + (end - 1) * stride, stride * size
+        extents.append(last + 4 - first)
+        return read(self, name, index)
+
+    monkeypatch.setattr(huggingface.Weights, "read", watched)
+    with cpu_devices(4) as devices:
+        mesh = make_mesh(MeshConfig(), [devices])
+        shapes = decoder.shapes(arch)
+        where = sharding.shardings(shapes, mesh)
+        placed = jax.tree.map(
+            lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, jnp.float32, sharding=place), shapes, where
+        )
+        loaded = huggingface.load(tmp_path, arch, placed)
+        jax.tree.map(np.testing.assert_array_equal, loaded, params)
+        assert jax.tree.all(jax.tree.map(lambda leaf, place: leaf.sharding == place, loaded, where))
+    files = sum(leaf.nbytes for leaf in jax.tree.leaves(params))
+    assert sum(extents) <= 1.1 * files
 
 
 def saved(folder: Path) -> tuple[Architecture, Any]:

@@ -13,8 +13,9 @@ from workload.errors import ClusterError, ConfigError
 from workload.model import decoder
 from workload.model.architecture import Architecture
 from workload.train import config as configs
+from workload.train import flags
 from workload.train.config import Config, MeshConfig
-from workload.train.sharding import SPLIT, by_slice, make_mesh, split_axis
+from workload.train.sharding import SPLIT, by_slice, make_mesh, rings, rings_of, split_axis
 from workload.train.step import Step
 
 pytestmark = pytest.mark.slow
@@ -50,6 +51,8 @@ MESHES: dict[str, dict[str, Any]] = {
     "gathered": {"compute.remat": ["full"], "compute.keep_gathered": 1},
     "slices": {"slices": 2, "compute.remat": ["full"]},
     "slices-fsdp": {"slices": 2, "mesh.across_slices": "fsdp"},
+    "torus": {"torus": (2, 4)},
+    "torus-parts": {"torus": (4, 2), "compute.remat": ["full"], "train.accumulate": 2},
 }
 
 
@@ -62,15 +65,11 @@ def devices() -> Iterator[list[jax.Device]]:
 def losses_on(mesh: str, devices: list[jax.Device]) -> list[float]:
     """Train a small model on random documents."""
     settings = {**SETTINGS, **MESHES[mesh]}
-    count, slices = settings.pop("devices", 8), settings.pop("slices", 1)
+    count, slices, torus = settings.pop("devices", 8), settings.pop("slices", 1), settings.pop("torus", None)
     config = configs.load("tiny.toml", [f"{key}={json.dumps(value)}" for key, value in settings.items()])
     step = Step(config, make_mesh(config.mesh, by_slice(devices[:count], slices)), "cpu")
-
-    def first(path: Any, leaf: Any) -> jax.Array:
-        values = decoder.draw(path[-1].key, leaf.shape, config.model, 0)
-        return jax.make_array_from_callback(leaf.shape, leaf.sharding, lambda index: values[index])
-
-    params = jax.tree_util.tree_map_with_path(first, step.state["params"])
+    step.rings = rings_of(*torus) if torus else ()
+    params = decoder.first(config.model, 0, step.shardings["params"])
     state = {"params": params, "opt_state": step.first_optimizer_state(params)}
     update = step.compile()
     generator = np.random.default_rng(0)
@@ -87,18 +86,50 @@ def losses_on(mesh: str, devices: list[jax.Device]) -> list[float]:
 def test_a_mesh_changes_losses_by_rounding_alone_and_the_same_mesh_by_nothing(
     devices: list[jax.Device],
 ) -> None:
+    flags_in_turn = flags.gathers_in_turn()
     losses = {mesh: losses_on(mesh, devices) for mesh in MESHES}
     assert losses["one"][0] > losses["one"][-1] > 0
     differences = {mesh: np.abs(np.subtract(losses[mesh], losses["one"])).max() for mesh in MESHES}
     assert max(differences.values()) < REORDERED, differences
     assert losses["slices-fsdp"] == losses["fsdp"], "eight devices in one row, both"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(flags, "gathers_in_turn", lambda: not flags_in_turn)
+        assert losses_on("torus", devices) == losses["torus"], "a gather copies, in whatever order"
+
+
+def test_first_values_are_the_same_on_any_mesh_and_drawn_where_they_stay(devices: list[jax.Device]) -> None:
+    config = configs.load("tiny.toml", [f"{key}={json.dumps(value)}" for key, value in SETTINGS.items()])
+    drawn = []
+    for count in (1, 8):
+        step = Step(config, make_mesh(config.mesh, [devices[:count]]), "cpu")
+        params = decoder.first(config.model, 0, step.shardings["params"])
+        assert jax.tree.all(
+            jax.tree.map(lambda leaf, place: leaf.sharding == place, params, step.shardings["params"])
+        )
+        drawn.append(jax.tree.map(np.asarray, params))
+    jax.tree.map(np.testing.assert_array_equal, *drawn)
+    assert np.std(drawn[0]["layers"]["up_NxDxF"]) == pytest.approx(64**-0.5, rel=0.05)
 
 
 class Device:
     """A chip, as far as a mesh uses it."""
 
-    def __init__(self, slice_index: int | None, platform: str = "tpu"):
-        self.slice_index, self.platform = slice_index, platform
+    def __init__(self, slice_index: int | None, platform: str = "tpu", coords: tuple[int, ...] | None = None):
+        self.slice_index, self.platform, self.coords = slice_index, platform, coords
+
+
+def test_chips_are_numbered_along_the_axes_of_their_torus() -> None:
+    """In JAX's order a host's four chips follow one another."""
+    chips = [Device(0, coords=(x, y, 0)) for corner in (0, 2) for y in (0, 1) for x in (corner, corner + 1)]
+    mesh = make_mesh(MeshConfig(), [chips])
+    assert [chip.coords[:2] for chip in mesh.devices[0]] == [(x, y) for x in range(4) for y in (0, 1)]
+    along_x, along_y = rings(mesh)
+    assert along_x == ((0, 2, 4, 6), (1, 3, 5, 7))
+    assert along_y == ((0, 1), (2, 3), (4, 5), (6, 7))
+    assert rings(make_mesh(MeshConfig(data=2), [chips])) == rings_of(2, 2), "two halves of the torus"
+    assert rings(make_mesh(MeshConfig(data=4), [chips])) == (), "a single axis"
+    two = make_mesh(MeshConfig(across_slices="fsdp"), [chips, chips])
+    assert rings(two) == (), "two slices in a row are no torus"
 
 
 def test_slices_lengthen_the_axis_that_the_setting_names() -> None:

@@ -203,7 +203,8 @@ def test_keys_and_values_are_never_repeated() -> None:
 @pytest.mark.parametrize(
     ("kind", "platform", "length", "dtype", "chosen"),
     [
-        ("auto", "tpu", 8192, "bfloat16", "splash"),
+        ("auto", "tpu", 8192, "bfloat16", "tokamax" if kernels.tokamax_version() else "splash"),
+        ("splash", "tpu", 8192, "bfloat16", "splash"),
         ("auto", "tpu", 100, "bfloat16", "einsum"),
         ("auto", "gpu", 1024, "bfloat16", "cudnn"),
         ("auto", "gpu", 1024, "float32", "einsum"),
@@ -236,6 +237,9 @@ def test_attention_that_cannot_run_is_refused(
     assert kernels.problem(kind, platform, length, dtype) == rule
 
 
+TOKAMAX = pytest.mark.skipif(not kernels.tokamax_version(), reason="tokamax isn't installed")
+
+
 def whole_attention(q: Any, k: Any, v: Any, segments_BxL: Any) -> Any:
     """The reference: every query against every key, keys repeated."""
     L, H, K = q.shape[1:]
@@ -254,7 +258,14 @@ def with_gradients(attend: Any, q: Any, k: Any, v: Any, segments: Any, g: Any) -
 
 @pytest.mark.parametrize(
     ("kind", "L", "K"),
-    [("splash", 256, 128), ("einsum", 100, 24), ("einsum", 300, 24)],
+    [
+        ("splash", 256, 128),
+        ("splash", 128, 64),
+        pytest.param("tokamax", 256, 128, marks=TOKAMAX),
+        pytest.param("tokamax", 128, 64, marks=TOKAMAX),
+        ("einsum", 100, 24),
+        ("einsum", 300, 24),
+    ],
 )
 def test_attention_agrees_with_the_reference(kind: str, L: int, K: int) -> None:
     """Grouped heads, two documents, forward and backward; the TPU's kernel is interpreted."""
@@ -264,9 +275,9 @@ def test_attention_agrees_with_the_reference(kind: str, L: int, K: int) -> None:
         jax.random.normal(key, (B, L, heads, K)) for key, heads in zip(keys, (H, J, J, H), strict=True)
     )
     segments = jnp.where(jnp.arange(L) < L * 2 // 5, 0, 1)[None]
+    plain_z, plain_gradients = with_gradients(whole_attention, q, k, v, segments, g)
     with attention.interpreted():
         z, gradients = with_gradients(attention.attend(kind), q, k, v, segments, g)
-    plain_z, plain_gradients = with_gradients(whole_attention, q, k, v, segments, g)
     np.testing.assert_allclose(z, plain_z, rtol=2e-5, atol=2e-5)
     for a, b in zip(gradients, plain_gradients, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
@@ -285,10 +296,44 @@ def test_blocks_of_queries_take_less_than_half_the_memory() -> None:
 
 
 @pytest.mark.parametrize(
-    ("length", "block"), [(128, 128), (384, 384), (8192, 2048), (2176, 128), (5120, 1280)]
+    ("length", "block"),
+    [(128, 128), (384, 384), (8192, 2048), (5120, 1280), (2176, 1152), (7808, 1152)],
 )
-def test_splash_takes_the_largest_block_that_divides(length: int, block: int) -> None:
+def test_splash_takes_the_largest_block_that_divides_the_padded_length(length: int, block: int) -> None:
     assert kernels.block_size(length) == block
+    assert kernels.padded(length) % block == 0
+
+
+def test_no_row_has_small_blocks_or_much_padding() -> None:
+    lengths = range(128, 8193, 128)
+    assert all(kernels.block_size(length) >= min(512, length) for length in lengths)
+    assert max(kernels.padded(length) / length for length in lengths) < 1.06
+    assert sum(kernels.padded(length) > length for length in lengths) == 19
+
+
+@pytest.mark.parametrize("kind", ["splash", pytest.param("tokamax", marks=TOKAMAX)])
+def test_padding_to_whole_blocks_changes_nothing(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = jax.random.split(jax.random.key(6), 4)
+    q, k, v, g = (jax.random.normal(key, (1, 128, 2, 128)) for key in keys)
+    segments = jnp.where(jnp.arange(128) < 50, 0, 1)[None]
+    plain_z, plain_gradients = with_gradients(whole_attention, q, k, v, segments, g)
+    monkeypatch.setattr(attention, "padded", lambda length: 256)
+    monkeypatch.setattr(attention, "block_size", lambda length: 256)
+    with attention.interpreted():
+        z, gradients = with_gradients(attention.attend(kind), q, k, v, segments, g)
+    np.testing.assert_allclose(z, plain_z, rtol=2e-5, atol=2e-5)
+    for a, b in zip(gradients, plain_gradients, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
+
+
+@TOKAMAX
+def test_a_bound_of_the_scores_changes_nothing() -> None:
+    keys = jax.random.split(jax.random.key(7), 3)
+    q, k, v = (jax.random.normal(key, (1, 128, 2, 128)) for key in keys)
+    segments = jnp.zeros((1, 128), jnp.int32)
+    with attention.interpreted():
+        z = attention.attend("tokamax", max_logit=30.0)(q, k, v, segments)
+        np.testing.assert_allclose(z, attention.attend("tokamax")(q, k, v, segments), rtol=2e-5, atol=2e-5)
 
 
 def test_parameters_depend_on_the_seed_and_their_name_alone() -> None:

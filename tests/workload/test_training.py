@@ -371,7 +371,7 @@ def test_a_run_that_ended_keeps_its_end(
     """Its last checkpoint is readable, but has other content by now."""
     line, run = [*LINE, "--dir", str(tmp_path)], done
     final = run.json("final.json")
-    (run.path / "final.json").write_text(json.dumps(final | {"params_sha256": "0" * 64}))
+    (run.path / "final.json").write_text(json.dumps(final | {"params_sums_sha256": "0" * 64}))
     before = run.json("final.json")
     assert main(line) == 2
     assert "differs from checkpoint 4, which was damaged since the run ended" in capsys.readouterr().err

@@ -9,7 +9,9 @@ import bisect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-VERSION = 1
+from workload.model import kernels
+
+VERSION = 2
 """Version of the assignment of documents to shards; a run has one alone."""
 
 LANES = 128  # of a TPU's vector unit, of which rows are a multiple
@@ -79,6 +81,8 @@ def room(lengths: Sequence[int], row: int, batch_tokens: int, divisor: int) -> S
 def choose(lengths: Sequence[int], batch_tokens: int, divisor: int = 1) -> Shape:
     """Return the shape of the shortest rows that waste at most 5 %, or of those that waste least.
 
+    Rows that attention would pad to whole blocks have that length from the beginning.
+
     Args:
         lengths: tokens of each document.
         batch_tokens: capacity of a batch, about.
@@ -89,7 +93,7 @@ def choose(lengths: Sequence[int], batch_tokens: int, divisor: int = 1) -> Shape
     shortest = -(-longest // LANES) * LANES
     candidates: list[tuple[float, Shape]] = []
     step = max(LANES, shortest // 16 // LANES * LANES)
-    for length in range(shortest, 8 * shortest + 1, step):
+    for length in map(kernels.padded, range(shortest, 8 * shortest + 1, step)):
         shape = room(lengths, length, batch_tokens, divisor)
         if candidates and shape.tokens > max(batch_tokens, candidates[0][1].tokens):
             break

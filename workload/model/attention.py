@@ -1,13 +1,16 @@
 """Causal attention within segments, by the platform's best implementation.
 
-On TPU JAX's splash kernel; on GPU cuDNN's, through `jax.nn.dot_product_attention`; elsewhere, and for
-shapes that a kernel doesn't support, plain einsums. Grouped keys and values are never repeated.
+On TPU tokamax's splash kernel, or JAX's where that isn't installed; on GPU cuDNN's, through
+`jax.nn.dot_product_attention`; elsewhere, and for shapes that a kernel doesn't support, plain einsums.
+Grouped keys and values are never repeated.
 """
 # mypy: allow-untyped-calls
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
+from importlib import import_module
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +18,9 @@ from jax import Array
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash_kernel
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as splash_mask
 
-from workload.model.kernels import block_size, query_block
+from workload.model.kernels import SPLASH, block_size, padded, query_block
+
+_SHORT = 2048  # tokens up to which positions lie in lanes
 
 Attend = Callable[[Array, Array, Array, Array], Array]
 """(q_BxLxHxK, k_BxLxJxK, v_BxLxJxK, segments_BxL) -> z_BxLxHxK"""
@@ -23,12 +28,13 @@ Attend = Callable[[Array, Array, Array, Array], Array]
 
 def named_inside(kind: str) -> tuple[str, ...]:
     """Return the points that an implementation names for remat itself, for its backward pass."""
-    return ("attn_z",) if kind == "splash" else ()
+    return ("attn_z",) if kind in SPLASH else ()
 
 
-def attend(kind: str) -> Attend:
-    """Return the implementation by its name; see `kernels.choose`."""
-    return {"splash": splash, "cudnn": cudnn, "einsum": einsum}[kind]
+def attend(kind: str, max_logit: float = 0.0) -> Attend:
+    """Return the implementation by its name; see `kernels.choose` and `compute.max_logit`."""
+    known = {"tokamax": partial(tokamax, max_logit=max_logit), "splash": splash, "cudnn": cudnn}
+    return known.get(kind, einsum)
 
 
 def einsum(q_BxLxHxK: Array, k_BxLxJxK: Array, v_BxLxJxK: Array, segments_BxL: Array) -> Array:
@@ -88,13 +94,43 @@ def _seen(segments_BxS: Array, rows: int) -> Array:
 
 
 def splash(q_BxLxHxK: Array, k_BxLxJxK: Array, v_BxLxJxK: Array, segments_BxL: Array) -> Array:
-    """Attend by the TPU's kernel: blocks in VMEM; those above the diagonal are skipped."""
-    _, L, H, K = q_BxLxHxK.shape
-    kernel = _splash_kernel(H, L)
-    q, k, v = (jnp.swapaxes(x, 1, 2) for x in (q_BxLxHxK * K**-0.5, k_BxLxJxK, v_BxLxJxK))
-    segments = splash_kernel.SegmentIds(q=segments_BxL, kv=segments_BxL)
-    z_BxHxLxK = jax.vmap(kernel)(q, k, v, segments)
-    return jnp.swapaxes(z_BxHxLxK, 1, 2)
+    """Attend by JAX's kernel for TPUs: blocks in VMEM; those above the diagonal are skipped."""
+    _, L, H, _ = q_BxLxHxK.shape
+    kernel = partial(_run, _splash_kernel(H, padded(L)), splash_kernel.SegmentIds)
+    return _blockwise(kernel, q_BxLxHxK, k_BxLxJxK, v_BxLxJxK, segments_BxL)
+
+
+def tokamax(
+    q_BxLxHxK: Array, k_BxLxJxK: Array, v_BxLxJxK: Array, segments_BxL: Array, max_logit: float = 0.0
+) -> Array:
+    """Attend by tokamax's kernel: as `splash`, with exponentials to base 2 and the division in the kernel.
+
+    Given a bound of the scores, it doesn't look for each row's maximum.
+    """
+    kernel = partial(
+        _run, _tokamax_kernel(padded(q_BxLxHxK.shape[1]), max_logit), _tokamax("base").SegmentIds
+    )
+    return _blockwise(kernel, q_BxLxHxK, k_BxLxJxK, v_BxLxJxK, segments_BxL)
+
+
+def _run(
+    kernel: Callable[..., Array], segment_ids: Any, q: Array, k: Array, v: Array, segments: Array
+) -> Array:
+    return jax.vmap(kernel)(q, k, v, segment_ids(q=segments, kv=segments))
+
+
+def _blockwise(
+    kernel: Attend, q_BxLxHxK: Array, k_BxLxJxK: Array, v_BxLxJxK: Array, segments_BxL: Array
+) -> Array:
+    """Run a kernel on heads before positions, padded to whole blocks with a segment of its own."""
+    _, L, _, K = q_BxLxHxK.shape
+    more = padded(L) - L
+    heads_first = (jnp.swapaxes(x, 1, 2) for x in (q_BxLxHxK * K**-0.5, k_BxLxJxK, v_BxLxJxK))
+    q, k, v = (jnp.pad(x, ((0, 0), (0, 0), (0, more), (0, 0))) if more else x for x in heads_first)
+    if more:
+        segments_BxL = jnp.pad(segments_BxL, ((0, 0), (0, more)), constant_values=-1)
+    z_BxHxLxK = kernel(q, k, v, segments_BxL)
+    return jnp.swapaxes(z_BxHxLxK[:, :, :L], 1, 2)
 
 
 _interpret = False
@@ -105,31 +141,61 @@ def interpreted() -> Iterator[None]:
     """Run the TPU's kernel on any machine within the context, slowly: for tests."""
     global _interpret
     _interpret = True
-    _splash_kernel.cache_clear()
+    _forget_kernels()
     try:
         yield
     finally:
         _interpret = False
-        _splash_kernel.cache_clear()
+        _forget_kernels()
+
+
+def _forget_kernels() -> None:
+    _splash_kernel.cache_clear()
+    _tokamax_kernel.cache_clear()
+
+
+def _blocks(length: int) -> dict[str, int]:
+    names = ("q", "kv", "kv_compute", "q_dkv", "kv_dkv", "kv_dkv_compute")
+    return {f"block_{name}": block_size(length) for name in names}
+
+
+def _layouts(layouts: Any, length: int) -> dict[str, Any]:
+    """Return the layouts of queries, keys and values: positions in lanes measured best at 2048 tokens."""
+    return {} if length > _SHORT else dict.fromkeys(("q_layout", "k_layout", "v_layout"), layouts.SEQ_MINOR)
 
 
 @cache
 def _splash_kernel(heads: int, length: int) -> Callable[..., Array]:
-    block = block_size(length)
-    sizes = splash_kernel.BlockSizes(
-        block_q=block,
-        block_kv=block,
-        block_kv_compute=block,
-        block_q_dkv=block,
-        block_kv_dkv=block,
-        block_kv_dkv_compute=block,
-        use_fused_bwd_kernel=True,
-    )
+    layouts = _layouts(splash_kernel.QKVLayout, length)
+    sizes = splash_kernel.BlockSizes(**_blocks(length), **layouts, use_fused_bwd_kernel=True)
     mask = splash_mask.MultiHeadMask([splash_mask.CausalMask((length, length)) for _ in range(heads)])
     with jax.ensure_compile_time_eval():
         kernel: Callable[..., Array] = splash_kernel.make_splash_mha_single_device(
             mask, block_sizes=sizes, residual_checkpoint_name="attn_z", interpret=_interpret
         )
+    return kernel
+
+
+def _tokamax(module: str) -> Any:
+    """Import a module of the kernel, which only TPU hosts and preflight need."""
+    return import_module(f"tokamax._src.ops.experimental.tpu.splash_attention.{module}")
+
+
+@cache
+def _tokamax_kernel(length: int, max_logit: float) -> Callable[..., Array]:
+    module = _tokamax("splash_attention_kernel")
+    config = module.SplashConfig(
+        **_blocks(length),
+        **_layouts(module.QKVLayout, length),
+        use_base2_exp=True,
+        fuse_reciprocal=True,
+        max_logit_const=max_logit or None,
+        residual_checkpoint_name="attn_z",
+        interpret=_interpret,
+    )
+    mask = _tokamax("splash_attention_mask").CausalMask((length, length))
+    with jax.ensure_compile_time_eval():
+        kernel: Callable[..., Array] = module.make_splash_mha_single_device(mask, config=config)
     return kernel
 
 

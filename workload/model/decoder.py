@@ -7,6 +7,7 @@ Weights are read through a function from name to array, so that a trainer with s
 gathers each one where it is used.
 """
 
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -15,7 +16,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from numpy.typing import NDArray
 
 from workload.model import attention as attentions
 from workload.model import points, rope
@@ -38,22 +38,38 @@ def shapes(arch: Architecture, dtype: Any = jnp.float32) -> Params:
     return {**shaped(groups["ends"]), "layers": shaped(groups["layers"])}
 
 
-def draw(name: str, shape: tuple[int, ...], arch: Architecture, seed: int) -> NDArray[np.float32]:
+def first(arch: Architecture, seed: int, shardings: Any = None) -> Params:
+    """Draw all parameters' initial values on the devices, the same on any mesh.
+
+    Args:
+        arch: of the model.
+        seed: of the run.
+        shardings: of the parameters; by default they are on one device.
+    """
+
+    def all_of_them() -> Params:
+        return jax.tree_util.tree_map_with_path(
+            lambda path, leaf: draw(path[-1].key, leaf.shape, arch, seed), shapes(arch)
+        )
+
+    params: Params = jax.jit(all_of_them, out_shardings=shardings)()
+    return params
+
+
+def draw(name: str, shape: tuple[int, ...], arch: Architecture, seed: int) -> Array:
     """Draw a parameter's initial value, a function of the seed and its name alone.
 
     Norms begin at one, biases at zero. Matrices are normal with variance 1 / fan-in, or 1 / (2N · fan-in)
-    for the two of each layer that add to the residual stream. Drawn by NumPy: compiling a generator for
-    every matrix would take longer than the steps of a small run.
+    for the two of each layer that add to the residual stream.
     """
     if "norm" in name:
-        return np.ones(shape, np.float32)
+        return jnp.ones(shape, jnp.float32)
     if "bias" in name:
-        return np.zeros(shape, np.float32)
+        return jnp.zeros(shape, jnp.float32)
     residual = 2 * arch.layers
     fan_in = {"down_NxFxD": arch.d_ff * residual, "out_NxQxD": arch.heads * arch.K * residual}
-    generator = np.random.Generator(np.random.Philox([seed, *name.encode()]))
-    values = generator.standard_normal(shape, np.float32)
-    return values * np.float32(fan_in.get(name, arch.d_model) ** -0.5)
+    key = jax.random.fold_in(jax.random.key(seed), zlib.crc32(name.encode()))
+    return jax.random.normal(key, shape, jnp.float32) * fan_in.get(name, arch.d_model) ** -0.5
 
 
 def layer(

@@ -21,6 +21,7 @@ from typing import Any
 import jax
 import ml_dtypes
 import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
@@ -286,7 +287,10 @@ class Weights:
 
 
 def load(folder: Path, arch: Architecture, abstract: Params) -> Params:
-    """Load the parameters in a folder; only the parts of local devices are read.
+    """Load the parameters in a folder; only the parts of local devices are read, in whole rows of the files.
+
+    A file's matrix is the transposed one: a matrix that is split along the columns of its file is read by
+    rows, and exchanged among the devices.
 
     Args:
         folder: of Hugging Face weights.
@@ -309,7 +313,9 @@ def load(folder: Path, arch: Architecture, abstract: Params) -> Params:
             parts = [_read_part(weights, tensor, tensor.name.format(n=n), index[1:]) for n in layers]
             return np.stack(parts).astype(shape.dtype)
 
-        return jax.make_array_from_callback(shape.shape, shape.sharding, part)
+        place = _by_rows(tensor, shape)
+        read = jax.make_array_from_callback(shape.shape, place, part)
+        return read if place is shape.sharding else jax.device_put(read, shape.sharding, donate=True)
 
     loaded: Params = jax.tree_util.tree_map_with_path(leaf, abstract)
     return loaded
@@ -326,6 +332,18 @@ def digest(folder: Path) -> str:
     with ThreadPoolExecutor() as pool:
         lines = [f"{file} {sha256}\n" for file, sha256 in zip(files, pool.map(of, files), strict=True)]
     return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+def _by_rows(tensor: Tensor, shape: jax.ShapeDtypeStruct) -> Any:
+    """Return the sharding by which a tensor is read in whole rows of its file, or the parameter's own."""
+    kept = shape.sharding
+    rank = len(shape.shape)
+    if not tensor.transposed or not isinstance(kept, NamedSharding) or len(kept.spec) != rank - 1:
+        return kept
+    split = kept.spec[-1]
+    if split is None or shape.shape[-1] % kept.mesh.shape[split]:
+        return kept
+    return NamedSharding(kept.mesh, PartitionSpec(*[None] * (rank - 1), split))
 
 
 def _read_part(weights: Weights, tensor: Tensor, name: str, index: tuple[slice, ...]) -> NDArray[Any]:

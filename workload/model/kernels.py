@@ -1,10 +1,14 @@
 """Choice of attention by platform, and its blocks; without JAX, for preflight."""
 
-KINDS = ("auto", "splash", "cudnn", "einsum")
+import importlib.metadata
+
+KINDS = ("auto", "tokamax", "splash", "cudnn", "einsum")
+SPLASH = ("tokamax", "splash")  # kernels for TPUs with the same blocks
 _LANES = 128  # a tile's width on TPU
 _GPUS = ("gpu", "cuda", "rocm")
 _LEAST_BLOCK, _MOST_BLOCKS = 128, 16  # smaller blocks make thin products, more blocks long programs
 _LARGEST_BLOCK = 2048  # of MaxText's v6e recipes; fits 8B at 8192
+_SMALLEST_BLOCK = 512  # of the TPU's kernels: 128 takes several times as long
 
 
 def choose(kind: str, platform: str, length: int, dtype: str) -> tuple[str, str]:
@@ -18,18 +22,32 @@ def choose(kind: str, platform: str, length: int, dtype: str) -> tuple[str, str]
     """
     if kind != "auto":
         return kind, "set by compute.attention"
-    best = "splash" if platform == "tpu" else "cudnn" if platform in _GPUS else ""
+    version = tokamax_version() if platform == "tpu" else ""
+    best = "cudnn" if platform in _GPUS else ""
+    if platform == "tpu":
+        best = "tokamax" if version else "splash"
     unfit = problem(best, platform, length, dtype) if best else ""
     if best and not unfit:
-        return best, f"the platform is {platform}"
+        installed = f", with tokamax {version}" if version else ", without tokamax"
+        return best, f"the platform is {platform}{installed if platform == 'tpu' else ''}"
     return "einsum", f"{best} {unfit}" if best else f"no kernel for {platform}"
+
+
+def tokamax_version() -> str:
+    """Return the version of the package whose kernel is the faster one on TPUs; empty without it."""
+    try:
+        return importlib.metadata.version("tokamax")
+    except importlib.metadata.PackageNotFoundError:
+        return ""
 
 
 def problem(kind: str, platform: str, length: int, dtype: str) -> str:
     """Return the rule that an attention breaks, for messages; empty if it fits. See `choose`."""
-    if kind == "splash" and platform != "tpu":
+    if kind in SPLASH and platform != "tpu":
         return f"is a kernel for TPUs, and this is a {platform}"
-    if kind == "splash" and length % _LANES:
+    if kind == "tokamax" and not tokamax_version():
+        return "needs the package tokamax, which isn't installed"
+    if kind in SPLASH and length % _LANES:
         return f"needs a data.sequence_length that {_LANES} divides, not {length}"
     if kind == "cudnn" and platform not in _GPUS:
         return f"is a kernel for GPUs, and this is a {platform}"
@@ -38,8 +56,19 @@ def problem(kind: str, platform: str, length: int, dtype: str) -> str:
     return ""
 
 
+def padded(length: int) -> int:
+    """Return the least length whose blocks are at least 512, or the whole of a shorter one."""
+    while _divisor(length) < min(_SMALLEST_BLOCK, length):
+        length += _LANES
+    return length
+
+
 def block_size(length: int) -> int:
-    """Return the largest block that divides the length, a multiple of 128; 2048 at most."""
+    """Return the largest block that divides the padded length, a multiple of 128; 2048 at most."""
+    return _divisor(padded(length))
+
+
+def _divisor(length: int) -> int:
     block = min(_LARGEST_BLOCK, length)
     while length % block:
         block -= _LANES
@@ -55,12 +84,13 @@ def computed_share(kind: str, length: int) -> float:
     """Return the share of the square of scores that is computed, with whole blocks on the diagonal."""
     if kind == "cudnn":
         return 1.0
-    block = block_size(length) if kind == "splash" else query_block(length)
-    ends = [min(first + block, length) for first in range(0, length, block)]
-    rows = [end - first for first, end in zip(range(0, length, block), ends, strict=True)]
+    whole = padded(length) if kind in SPLASH else length
+    block = block_size(length) if kind in SPLASH else query_block(length)
+    ends = [min(first + block, whole) for first in range(0, whole, block)]
+    rows = [end - first for first, end in zip(range(0, whole, block), ends, strict=True)]
     return sum(count * end for count, end in zip(rows, ends, strict=True)) / length**2
 
 
 def scores_again(kind: str, length: int) -> bool:
     """Return True if the backward pass recomputes the scores."""
-    return kind == "splash" or (kind == "einsum" and query_block(length) < length)
+    return kind in SPLASH or (kind == "einsum" and query_block(length) < length)

@@ -20,12 +20,13 @@ from typing import Any
 
 from workload import print_progress
 from workload.errors import WorkloadError
-from workload.preflight.hlo import Collective, HloProgram
+from workload.preflight.hlo import HloProgram
 from workload.preflight.quiet import quiet
+from workload.preflight.schedule import Collective, Rates, Schedule
 from workload.preflight.slices import GIB, Slices
 from workload.train.config import Config
 
-FORMAT = 1  # of cached results
+FORMAT = 2  # of cached results
 
 
 class PreflightError(WorkloadError):
@@ -100,7 +101,7 @@ def key(config: Config, slices: Slices) -> str:
     source = hashlib.sha256()
     package = Path(__file__).parents[1]
     step = (f"train/{name}.py" for name in ("step", "sharding", "optimizer", "flags"))
-    for name in (*step, "model", "preflight/hlo.py"):
+    for name in (*step, "model", "preflight/hlo.py", "preflight/schedule.py"):
         path = package / name
         for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
             source.update(file.read_bytes())
@@ -197,6 +198,7 @@ def _compile(config: Config, slices: Slices) -> Compiled:
         memory = compiled.memory_analysis()
         temporaries, largest = buffers(dump)
         program = HloProgram(compiled.as_text(), slices.count)
+        rates = Rates(dcn_bytes_per_s=slices.dcn_bytes_per_s)
         return Compiled(
             refused="",
             arguments_bytes=memory.argument_size_in_bytes,
@@ -204,7 +206,7 @@ def _compile(config: Config, slices: Slices) -> Compiled:
             outputs_bytes=memory.output_size_in_bytes - memory.alias_size_in_bytes,
             code_bytes=memory.generated_code_size_in_bytes,
             largest=largest,
-            collectives=tuple(program.collectives(slices.chips_each)),
+            collectives=tuple(Schedule(program, slices.chips_each, rates).collectives),
             attention=step.attention,
             compile_s=took,
             compiler=versions,

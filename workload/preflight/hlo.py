@@ -1,4 +1,4 @@
-"""Analysis of a compiled program: loops, collectives and matrix products.
+"""Analysis of a compiled program: computations, loops and matrix products; `schedule.py` has its collectives.
 
 The text is XLA's, after all optimizations. XLA's own cost analysis counts the body of a loop
 once (jax-ml/jax issue 18672); here every count is multiplied by the loops around it.
@@ -19,37 +19,11 @@ _BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
 _KNOWN_TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 _BYTES = {"pred": 1, "bf16": 2, "f16": 2, "f32": 4, "f64": 8}
 
-# A sum over slices: part of an array is sent to the runtime between them, which sends the sum back.
-_BETWEEN_SLICES = '_xla_host_transfer_handler_name="xla_megascale_runtime"'
-_WORK = ("fusion", "convolution", "dot", "custom-call", "while")
-COLLECTIVES = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute")
-
-
-@dataclass(frozen=True)
-class Collective:
-    """Collective in the program.
-
-    Attributes:
-        kind: in COLLECTIVES.
-        name: of the instruction.
-        size_bytes: of the whole gathered or summed array.
-        group: number of participating devices; 0 if the text omits it.
-        across: True if a group spans slices.
-        times: number of runs in a step.
-        hidden: True if computation continues meanwhile; else the chip waits.
-    """
-
-    kind: str
-    name: str
-    size_bytes: int
-    group: int
-    across: bool
-    times: int
-    hidden: bool = False
-
 
 @dataclass
-class _Instruction:
+class Instruction:
+    """Instruction of a computation; `rest` is the text after its opening parenthesis."""
+
     name: str
     shape: str
     opcode: str
@@ -57,42 +31,52 @@ class _Instruction:
 
 
 @dataclass
-class _Computation:
+class Computation:
+    """Instructions in the order of their schedule."""
+
     name: str
-    instructions: list[_Instruction] = field(default_factory=list)
+    instructions: list[Instruction] = field(default_factory=list)
 
 
 class HloProgram:
     """Computations of a program and their numbers of runs in a step."""
 
     def __init__(self, text: str, slices: int = 1):
-        self._slices = slices
-        self._computations: dict[str, _Computation] = {}
-        entry = ""
-        current: _Computation | None = None
+        self.slices = slices
+        self.computations: dict[str, Computation] = {}
+        self.entry = ""
+        current: Computation | None = None
         for line in text.splitlines():
             if match := _COMPUTATION.match(line):
-                current = self._computations[match[1]] = _Computation(match[1])
-                entry = match[1] if line.startswith("ENTRY") else entry
+                current = self.computations[match[1]] = Computation(match[1])
+                self.entry = match[1] if line.startswith("ENTRY") else self.entry
             elif current and (match := _INSTRUCTION.match(line)):
-                current.instructions.append(_Instruction(*match.groups()))
-        self.times: dict[str, int] = dict.fromkeys(self._computations, 0)
-        self._count(entry, 1)
+                current.instructions.append(Instruction(*match.groups()))
+        self.times: dict[str, int] = dict.fromkeys(self.computations, 0)
+        self._count(self.entry, 1)
 
     def _count(self, name: str, times: int) -> None:
         self.times[name] += times
-        for instruction in self._computations[name].instructions:
-            called = dict(_CALLED.findall(instruction.rest))
-            trips = self._trips(instruction, called.get("condition", "")) if "body" in called else 1
-            for role, target in called.items():
-                if target in self._computations and role != "condition":
-                    self._count(target, times * trips)
-            if branches := _BRANCHES.search(instruction.rest):
-                for target in branches[1].replace("%", "").replace(" ", "").split(","):
-                    self._count(target, times)
+        for instruction in self.computations[name].instructions:
+            trips = self.trips(instruction)
+            for target in self.targets(instruction):
+                self._count(target, times * trips)
 
-    def _trips(self, loop: _Instruction, condition: str) -> int:
-        """Return the trip count of a loop: the compiler's, or the bound in its condition."""
+    def targets(self, instruction: Instruction) -> list[str]:
+        """Return the computations that an instruction runs: its body, its function, its branches."""
+        roles = called(instruction.rest)
+        targets = [
+            target for role, target in roles.items() if role != "condition" and target in self.computations
+        ]
+        if branches := _BRANCHES.search(instruction.rest):
+            targets += branches[1].replace("%", "").replace(" ", "").split(",")
+        return targets
+
+    def trips(self, loop: Instruction) -> int:
+        """Return the trip count of a loop: the compiler's, or the bound in its condition; 1 of others."""
+        condition = called(loop.rest).get("condition")
+        if condition is None:
+            return 1
         if known := _KNOWN_TRIPS.search(loop.rest):
             return int(known[1])
         bounds = [0]
@@ -101,68 +85,27 @@ class HloProgram:
                 bounds.append(int(instruction.rest.split(")")[0]))
         return max(1, *bounds)
 
-    def _within(self, name: str) -> Iterator[_Instruction]:
-        for instruction in self._computations[name].instructions:
+    def _within(self, name: str) -> Iterator[Instruction]:
+        for instruction in self.computations[name].instructions:
             yield instruction
             for _, target in _CALLED.findall(instruction.rest):
-                if target in self._computations:
+                if target in self.computations:
                     yield from self._within(target)
 
     def loops(self) -> list[int]:
         """Return the trip counts of all loops, largest first."""
-        trips = []
-        for computation in self._computations.values():
-            for instruction in computation.instructions:
-                if instruction.opcode == "while":
-                    called = dict(_CALLED.findall(instruction.rest))
-                    trips.append(self._trips(instruction, called["condition"]))
-        return sorted(trips, reverse=True)
-
-    def collectives(self, devices_a_slice: int) -> list[Collective]:
-        """List every collective that runs; parts of a split collective count as one."""
-        collectives = []
-        begun = self._begun()
-        for name, computation in self._computations.items():
-            if not self.times[name] or _is_later_part(computation):
-                continue
-            times, apart = self.times[name], name in begun or _is_first_part(computation)
-            for instruction in computation.instructions:
-                if instruction.opcode == "send" and _BETWEEN_SLICES in instruction.rest:
-                    size = _size(_ARRAYS(instruction.shape)[0])
-                    slices = self._slices
-                    collectives.append(
-                        Collective("all-reduce", instruction.name, size, slices, True, times, True)
-                    )
-                kind = instruction.opcode.removesuffix("-start")
-                if kind not in COLLECTIVES:
-                    continue
-                groups = groups_of(instruction.rest)
-                across = any(len({d // devices_a_slice for d in group}) > 1 for group in groups)
-                size = _size(instruction.shape)
-                if instruction.opcode.endswith("-start") and kind == "all-gather":
-                    size = max(_size(part) for part in _ARRAYS(instruction.shape))
-                if kind == "reduce-scatter":
-                    size *= len(groups[0]) if groups else 1
-                group = len(groups[0]) if groups else 0
-                hidden = apart or instruction.name in begun
-                collectives.append(Collective(kind, instruction.name, size, group, across, times, hidden))
-        return collectives
-
-    def _begun(self) -> set[str]:
-        """Return the names of collectives and computations that run concurrently, e.g. on SparseCores."""
-        names = set()
-        for computation in self._computations.values():
-            for number, start in enumerate(computation.instructions):
-                if start.opcode.endswith("-start") and _works_until_done(
-                    start, computation.instructions[number + 1 :]
-                ):
-                    names |= {start.name, *(target for _, target in _CALLED.findall(start.rest))}
-        return names
+        loops = [
+            self.trips(instruction)
+            for computation in self.computations.values()
+            for instruction in computation.instructions
+            if instruction.opcode == "while"
+        ]
+        return sorted(loops, reverse=True)
 
     def matmul_flops(self) -> float:
         """Sum the FLOPs of every `dot`; programs for TPUs have convolutions instead."""
         total = 0.0
-        for name, computation in self._computations.items():
+        for name, computation in self.computations.items():
             shapes = {instruction.name: instruction.shape for instruction in computation.instructions}
             for instruction in computation.instructions:
                 if instruction.opcode == "dot":
@@ -170,11 +113,17 @@ class HloProgram:
         return total
 
 
-def _ARRAYS(shape: str) -> list[str]:  # noqa: N802
+def called(rest: str) -> dict[str, str]:
+    """Return the computations that an instruction names, by role."""
+    return dict(_CALLED.findall(rest))
+
+
+def arrays(shape: str) -> list[str]:
+    """Return the arrays of a tuple's shape."""
     return [f"{dtype}[{dims}]" for dtype, dims in _ARRAY.findall(shape)]
 
 
-def _size(shape: str) -> int:
+def size(shape: str) -> int:
     """Return the bytes of an array or of all arrays of a tuple."""
     return sum(_width(dtype) * prod(_dims(dims)) for dtype, dims in _ARRAY.findall(shape))
 
@@ -187,7 +136,7 @@ def _dims(text: str) -> list[int]:
     return [int(length) for length in text.split(",") if length]
 
 
-def _dot_flops(dot: _Instruction, shapes: dict[str, str]) -> float:
+def _dot_flops(dot: Instruction, shapes: dict[str, str]) -> float:
     operand = re.match(r"%?([\w.\-]+)", dot.rest)
     typed = _ARRAY.match(dot.rest)  # older formats repeat an operand's shape before its name
     left = dot.rest if typed else shapes[operand[1]] if operand else ""
@@ -197,35 +146,6 @@ def _dot_flops(dot: _Instruction, shapes: dict[str, str]) -> float:
     inner = prod(lengths[axis] for axis in _dims(contracted[1])) if contracted else 1
     result = _ARRAY.search(dot.shape)
     return 2.0 * inner * prod(_dims(result[2])) if result else 0.0
-
-
-def _is_later_part(computation: _Computation) -> bool:
-    """Return True for a middle or last part of a collective whose start is counted elsewhere.
-
-    The TPU's compiler fuses a collective with concurrent matrix products and repeats the instruction in each
-    fusion; the first part has AsyncCollectiveStart.
-    """
-    collectives = any(i.opcode in COLLECTIVES for i in computation.instructions)
-    entered = any(i.opcode == "parameter" for i in computation.instructions)
-    chained = any("chain_id" in i.rest for i in computation.instructions if i.opcode in COLLECTIVES)
-    return collectives and entered and chained and not _is_first_part(computation)
-
-
-def _works_until_done(start: _Instruction, scheduled: list[_Instruction]) -> bool:
-    """Return True if the chip computes between a collective's start and its end."""
-    for instruction in scheduled:
-        if instruction.opcode.endswith("-done") and re.search(
-            rf"%{re.escape(start.name)}\b", instruction.rest
-        ):
-            return False
-        if instruction.opcode in _WORK:
-            return True
-    return False
-
-
-def _is_first_part(computation: _Computation) -> bool:
-    custom = [i for i in computation.instructions if i.opcode == "custom-call"]
-    return any("AsyncCollectiveStart" in i.rest for i in custom)
 
 
 def groups_of(rest: str) -> list[list[int]]:

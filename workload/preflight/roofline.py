@@ -2,20 +2,22 @@
 
 XLA's own estimate isn't used: it counts a loop's body once, ignores kernels and links, and is negative for a
 step of 8 billion parameters. Here the arithmetic is the model's, the collectives and their exposure are the
-compiled program's, and the ratio of speed to roofline is that of published runs of MaxText
-(`published.toml`).
+compiled program's, and ratios of speed to roofline are those of published runs (`published.toml`): MaxText's
+for the time that it would take, other trainers' for this program, which no TPU has run.
 """
 
+import math
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from importlib import resources
 from statistics import mean
 from typing import Any
 
 from workload.model import kernels
 from workload.model.architecture import Architecture
-from workload.preflight.hlo import Collective
+from workload.preflight.schedule import Collective
 from workload.preflight.slices import CHIP, Slices
 from workload.train.config import Config
 from workload.train.flops import ModelFlops, mfu, model_flops
@@ -74,10 +76,10 @@ def _again(part: str, remat: Sequence[str]) -> bool:
 
 @dataclass(frozen=True)
 class Bounds:
-    """Least seconds of a step on each resource, at its published peak.
+    """Least seconds of a step on each resource, at its published peak, and its waits.
 
     Attributes:
-        exposed: collectives during which the chip computes nothing.
+        exposed: waits for collectives, at the links' measured speed.
     """
 
     compute: float
@@ -102,25 +104,21 @@ def bounds(config: Config, slices: Slices, attention: str, collectives: Sequence
     tokens = config.train.batch_size * config.data.sequence_length / slices.chips
     flops = step_flops(config.model, config.data.sequence_length, attention, config.compute.remat)
     parts = config.train.accumulate
-    dcn_bytes_per_s = CHIP.dcn_bytes_per_s_per_host / (slices.chips_each / slices.hosts)
-    seconds = [
-        (collective, _sent(collective) / (dcn_bytes_per_s if collective.across else CHIP.ici_bytes_per_s))
-        for collective in collectives
-    ]
+    ici, dcn = (
+        sum(
+            collective.times * collective.sent_bytes
+            for collective in collectives
+            if collective.across is across
+        )
+        for across in (False, True)
+    )
     return Bounds(
         compute=tokens * flops / CHIP.bf16_flops_per_s,
         hbm=hbm_bytes(config, slices, parts) / CHIP.hbm_bytes_per_s,
-        ici=sum(took for collective, took in seconds if not collective.across),
-        dcn=sum(took for collective, took in seconds if collective.across),
-        exposed=sum(took for collective, took in seconds if not collective.hidden),
+        ici=ici / CHIP.ici_bytes_per_s,
+        dcn=dcn / slices.dcn_bytes_per_s,
+        exposed=sum(collective.times * collective.waits_s for collective in collectives),
     )
-
-
-def _sent(collective: Collective) -> float:
-    """Return the bytes that a chip sends: once per gathered or scattered array, twice per all-reduce."""
-    share = (collective.group - 1) / collective.group if collective.group else 1.0
-    passes = 2 if collective.kind == "all-reduce" else 1
-    return collective.times * collective.size_bytes * share * passes
 
 
 def hbm_bytes(config: Config, slices: Slices, parts: int) -> float:
@@ -129,7 +127,9 @@ def hbm_bytes(config: Config, slices: Slices, parts: int) -> float:
     Gathered parameters: written and read in each pass, their gradients written and read, for every part of
     the batch, and read again for every piece of a layer. Optimizer: a parameter's 12 bytes and its
     gradient's 4, read and written. Activations: inputs and result of each product and two passes for each
-    norm, forward; twice that backward; and forward again if recomputed.
+    norm, forward; twice that backward; and forward again if recomputed. Loss: for each chunk the unembedding
+    read twice and its float32 gradient read and written; logits written and read three times, their gradient
+    written and read twice.
     """
     arch, compute = config.model, config.compute
     width = 2 if compute.dtype == "bfloat16" else 4
@@ -143,7 +143,9 @@ def hbm_bytes(config: Config, slices: Slices, parts: int) -> float:
     forward = 8 * D + 3 * (Q + 2 * R) + 3 * Q + 5 * F
     passes = 3 if list(compute.remat) == ["none"] else 4
     tokens = config.train.batch_size * config.data.sequence_length / slices.chips
-    return parameters + optimizer + tokens * arch.layers * forward * width * passes
+    loss_chunks = parts * math.ceil(tokens / parts / compute.loss_chunk_tokens)
+    loss = loss_chunks * (8 + 2 * width) * arch.vocab_size * D + tokens * arch.vocab_size * (16 + 3 * width)
+    return parameters + optimizer + loss + tokens * arch.layers * forward * width * passes
 
 
 @dataclass(frozen=True)
@@ -155,6 +157,10 @@ class Anchor:
     slice: str
     measured: float  # tokens a second and chip
     roofline: float  # the same, at the roofline
+    trainer: str = "MaxText"
+    length: int = 8192
+    source: str = ""
+    interval: bool = False
 
     @property
     def share(self) -> float:
@@ -164,9 +170,18 @@ class Anchor:
 
 @dataclass(frozen=True)
 class Method:
-    """Ratio of published runs to their rooflines."""
+    """Ratio of published runs to their rooflines.
+
+    Attributes:
+        anchors: runs whose shares make a forecast.
+        held_out: runs that a forecast is held against.
+        waited: share of an anchor's step in which it waited for collectives.
+        source: of the anchors.
+    """
 
     anchors: tuple[Anchor, ...]
+    held_out: tuple[Anchor, ...]
+    waited: float
     source: str
 
     def for_size(self, parameters: int) -> "Method":
@@ -174,8 +189,8 @@ class Method:
 
         The share depends on the size: runs of 70 B don't predict 8 B.
         """
-        near = tuple(anchor for anchor in self.anchors if 0.5 <= anchor.parameters / parameters <= 2)
-        return Method(near, self.source) if near else self
+        near = tuple(anchor for anchor in self.anchors if _near(anchor, parameters))
+        return replace(self, anchors=near) if near else self
 
     @property
     def shares(self) -> tuple[float, float, float]:
@@ -183,34 +198,53 @@ class Method:
         shares = [anchor.share for anchor in self.anchors]
         return min(shares), mean(shares), max(shares)
 
-    def error(self) -> float:
-        """Return the largest relative error on a run that is left out of the mean share."""
-        errors = []
-        for run in self.anchors:
-            share = mean(anchor.share for anchor in self.anchors if anchor is not run)
-            errors.append(abs(run.roofline * share / run.measured - 1))
-        return max(errors)
+    @property
+    def shares_of_others(self) -> tuple[float, float]:
+        """Least and largest share of the roofline of runs that stand for this program's."""
+        shares = [run.share for run in self.held_out if run.interval]
+        return min(shares), max(shares)
 
-    def error_on_another_model(self) -> float:
-        """Return the same error with all runs of a model left out, as for a new model."""
-        errors = []
-        for run in self.anchors:
-            share = mean(anchor.share for anchor in self.anchors if anchor.model != run.model)
-            errors.append(abs(run.roofline * share / run.measured - 1))
-        return max(errors)
+    def error(self, parameters: int) -> float:
+        """Return the largest relative error on MaxText's runs of 8192 tokens and about this size.
+
+        Each run is forecast without itself. Where there is none of this size, all from 7 to 70 B count.
+        """
+        runs = [run for run in self.anchors + self.held_out if run.trainer.startswith("MaxText")]
+        runs = [run for run in runs if run.length == 8192 and 7e9 <= run.parameters <= 71e9]
+        near = [run for run in runs if _near(run, parameters)]
+        return max(abs(self.error_on(run)) for run in near or runs)
+
+    def error_on(self, run: Anchor) -> float:
+        """Return the relative error of the forecast of a run."""
+        shares = [anchor.share for anchor in self.for_size(run.parameters).anchors if anchor != run]
+        return run.roofline * mean(shares) / run.measured - 1
 
 
+def _near(run: Anchor, parameters: int) -> bool:
+    return 0.5 <= run.parameters / parameters <= 2
+
+
+@cache
 def method() -> Method:
     """Return the method with all published runs."""
     text = (resources.files("workload.preflight") / "published.toml").read_text(encoding="utf-8")
     content: dict[str, Any] = tomllib.loads(text)
-    anchors = []
-    for model, runs in content["runs"].items():
+
+    def run(model: str, slice_type: str, measured: float, facts: Mapping[str, Any]) -> Anchor:
         arch = Architecture(**content["models"][model])
-        flops = step_flops(arch, content["sequence_length"], "splash", content["remat"])
-        size, peak = arch.parameters(), CHIP.bf16_flops_per_s / flops
-        anchors += [Anchor(model, size, name, speed, peak) for name, speed in runs.items()]
-    return Method(tuple(anchors), content["source"])
+        length = facts.get("sequence_length", content["sequence_length"])
+        flops = step_flops(arch, length, "splash", facts.get("remat", content["remat"]))
+        trainer, source = facts.get("trainer", "MaxText"), content["sources"][facts.get("source", "recipes")]
+        peak, interval = CHIP.bf16_flops_per_s / flops, facts.get("interval", False)
+        return Anchor(model, arch.parameters(), slice_type, measured, peak, trainer, length, source, interval)
+
+    anchors = [
+        run(model, name, speed, {}) for model, runs in content["runs"].items() for name, speed in runs.items()
+    ]
+    held_out = [
+        run(facts["model"], facts["slice"], facts["measured"], facts) for facts in content["held_out"]
+    ]
+    return Method(tuple(anchors), tuple(held_out), content["waited"], content["source"])
 
 
 @dataclass(frozen=True)
@@ -219,8 +253,9 @@ class Prediction:
 
     Attributes:
         bounds: the roofline's parts.
-        step_s: slowest, likely, fastest.
-        tokens_per_s_per_chip: slowest, likely, fastest.
+        step_s: of this program: slowest, likely, fastest.
+        tokens_per_s_per_chip: of this program: slowest, likely, fastest.
+        as_maxtext: tokens_per_s_per_chip as MaxText would run the model: slowest, likely, fastest.
         mfu: likely share of the peak, by convention.
         flops: of the model, per token.
     """
@@ -228,26 +263,28 @@ class Prediction:
     bounds: Bounds
     step_s: tuple[float, float, float]
     tokens_per_s_per_chip: tuple[float, float, float]
+    as_maxtext: tuple[float, float, float]
     mfu: Mapping[str, float]
     flops: ModelFlops
 
 
 def predict(config: Config, slices: Slices, attention: str, collectives: Sequence[Collective]) -> Prediction:
-    """Predict a step at the shares of the roofline that published runs of about this size reached.
+    """Predict a step at the shares of the roofline that published runs reached.
 
-    Exposed collectives are added: at half the links' rate for the slowest time, since a chip of a slice
-    without wrap-around has two or three of four links, and none for the fastest. Both ends are widened by
-    the method's error.
+    MaxText's is the mean share of its runs of about this size, and their error. This program's is between the
+    least and the largest share of other trainers. Shares are of whole steps, which hold those runs' waits for
+    collectives: only waits beyond theirs come on top.
     """
     limits = bounds(config, slices, attention, collectives)
     by = method().for_size(config.model.parameters())
-    low, mean_share, high = by.shares
-    least = max(limits.compute, limits.hbm, limits.ici + limits.dcn - limits.exposed)
-    slow = least / (low * (1 - by.error())) + 2 * limits.exposed
-    likely = least / mean_share + limits.exposed
-    fast = least / min(1.0, high * (1 + by.error()))
+    low, high = by.shares_of_others
+    error, least = method().error(config.model.parameters()), limits.roofline_s
     tokens = config.train.batch_size * config.data.sequence_length / slices.chips
+    steps = [least / share for share in (low, (low + high) / 2, high)]
+    slow, likely, fast = (step_s + max(0.0, limits.exposed - by.waited * step_s) for step_s in steps)
     flops = model_flops(config.model, config.data.sequence_length)
     speeds = (tokens / slow, tokens / likely, tokens / fast)
+    maxtext = tokens / (least / by.shares[1])
     shares = mfu(flops, speeds[1], CHIP.bf16_flops_per_s / 1e12)
-    return Prediction(limits, (slow, likely, fast), speeds, shares, flops)
+    as_maxtext = (maxtext * (1 - error), maxtext, maxtext * (1 + error))
+    return Prediction(limits, (slow, likely, fast), speeds, as_maxtext, shares, flops)

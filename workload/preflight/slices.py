@@ -38,6 +38,11 @@ class Slices:
         return sides[0], sides[1], 1
 
     @property
+    def dcn_bytes_per_s(self) -> float:
+        """Share of a chip in its host's network to other slices."""
+        return CHIP.dcn_bytes_per_s_per_host / (self.chips_each / self.hosts)
+
+    @property
     def title(self) -> str:
         """Name for messages: `v6e-256` or `2 x v6e-256`."""
         return self.name if self.count == 1 else f"{self.count} x {self.name}"
@@ -45,12 +50,14 @@ class Slices:
 
 @dataclass(frozen=True)
 class Chip:
-    """Published peaks of a chip; `v6e.toml` has the sources."""
+    """Published peaks of a chip, and the measured speed of its links; `v6e.toml` has the sources."""
 
     bf16_flops_per_s: float
     hbm_bytes: float
     hbm_bytes_per_s: float
+    cycles_per_s: float
     ici_bytes_per_s: float  # sent by a chip over all its links
+    ici_measured_bytes_per_s: float
     dcn_bytes_per_s_per_host: float
 
 
@@ -58,7 +65,9 @@ CHIP = Chip(
     bf16_flops_per_s=FACTS["chip"]["bf16_tflops"] * 1e12,
     hbm_bytes=FACTS["chip"]["hbm_gib"] * GIB,
     hbm_bytes_per_s=FACTS["chip"]["hbm_gb_per_s"] * 1e9,
+    cycles_per_s=FACTS["chip"]["clock_ghz"] * 1e9,
     ici_bytes_per_s=FACTS["chip"]["ici_gb_per_s"] * 1e9,
+    ici_measured_bytes_per_s=FACTS["chip"]["ici_measured_gb_per_s"] * 1e9,
     dcn_bytes_per_s_per_host=FACTS["chip"]["dcn_gb_per_s_per_host"] * 1e9,
 )
 

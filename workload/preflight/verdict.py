@@ -70,8 +70,8 @@ class Verdict:
         content["hbm_bytes"] = self.compiled.hbm_bytes
         content["method"] = {
             "shares": self.method.shares,
-            "error": self.method.error(),
-            "error_on_another_model": roofline.method().error_on_another_model(),
+            "error": roofline.method().error(self.config.model.parameters()),
+            "shares_of_others": self.method.shares_of_others,
             "source": self.method.source,
         }
         if self.prediction:

@@ -30,7 +30,6 @@ from workload.train import checksums, record
 from workload.train.checkpoints import FOLDER, list_steps, quiet_failures, read_checksums
 from workload.train.cluster import first_line
 from workload.train.config import OptimizerConfig
-from workload.train.loop import digest
 from workload.train.optimizer import build
 
 
@@ -177,10 +176,11 @@ def verify(store: Store, step: int | None = None) -> list[Checked]:
         except RunError as error:
             checked.append(Checked(number, first_line(error), {}))
             continue
-        digests = {f"{name}_sha256": digest(state[name]) for name in ("params", "opt_state")}
+        digests = checksums.digests(state)
         bad = _not_finite(state)
         problem = f"{bad[0]} and {len(bad) - 1} more arrays hold non-finite numbers" if bad else ""
-        if final.get("step") == number and any(final.get(name) != value for name, value in digests.items()):
+        known = {name: final[name] for name in digests if name in final}
+        if final.get("step") == number and known != {name: digests[name] for name in known}:
             problem = "differs from final.json"
         checked.append(Checked(number, problem, digests, not problem and final.get("step") == number))
     if step is not None and not checked:

@@ -8,6 +8,7 @@ A checksum is the sum, modulo 2^32, of the words of an array, each mixed with it
 """
 # mypy: allow-untyped-calls
 
+import hashlib
 import json
 from collections.abc import Callable
 from functools import cache
@@ -64,6 +65,22 @@ def _sum(array: Array, by_layer: bool) -> Array:
     mixed ^= mixed >> 16
     axes = tuple(range(int(by_layer), array.ndim))
     return jnp.sum(mixed, axis=axes, dtype=jnp.uint32).reshape(-1)
+
+
+def digests(state: Any) -> dict[str, str]:
+    """Return digests of parameters and of the optimizer's state: sha256 over names, dtypes, shapes and sums.
+
+    All workers must call it. The devices read their own parts; no array leaves them.
+    """
+    named = {}
+    for part in ("params", "opt_state"):
+        tree = state[part]
+        sha, sums = hashlib.sha256(), _by_array(tree, compiled(tree)(tree))
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+            name = jax.tree_util.keystr(path)
+            sha.update(f"{name} {leaf.dtype} {leaf.shape} {' '.join(sums[name])}\n".encode())
+        named[f"{part}_sums_sha256"] = sha.hexdigest()
+    return named
 
 
 def dump(step: int, state: Any, sums: Array) -> bytes:

@@ -14,7 +14,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import jax
 import numpy as np
@@ -172,11 +172,6 @@ class Cluster:
         """Return the ids of the workers whose `value` is false."""
         values = multihost_utils.process_allgather(np.array([value])).reshape(-1)
         return [int(worker) for worker in np.flatnonzero(~values)]
-
-
-def whole(leaf: jax.Array) -> np.ndarray[Any, Any]:
-    """Gather the full value of a distributed array on every worker."""
-    return np.asarray(cast(Any, multihost_utils.process_allgather(leaf, tiled=True)))
 
 
 def first_line(error: BaseException) -> str:

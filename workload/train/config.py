@@ -143,6 +143,7 @@ class Config:
             "loss_chunk_tokens": compute.loss_chunk_tokens,
             "flags": list(compute.flags),
             "quick_compile": compute.quick_compile,
+            **({"max_logit": compute.max_logit} if compute.max_logit else {}),  # younger than others' records
         }
 
 

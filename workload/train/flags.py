@@ -32,20 +32,27 @@ GROUPS: dict[str, Options] = {
         "xla_tpu_overlap_compute_collective_tc": _ON,
         "xla_enable_async_all_gather": _ON,
     },
-    # The same under JAX 0.12: collectives run on the chip's SparseCores. From the same library, without
-    # xla_sc_disjoint_spmem and the name of a chip's configuration. Compiled here, not tried on a TPU.
-    "sparsecore": {
-        "xla_tpu_enable_sparse_core_collective_offload_all_gather": _ON,
+    # Sums of gradients run on the chip's SparseCores, unmerged, and begin as each gradient is there. The
+    # latency multipliers are those that measured best on a v6e-8 (the repository of `ici_measured_gb_per_s`
+    # in v6e.toml).
+    "reductions": {
         "xla_tpu_enable_sparse_core_collective_offload_reduce_scatter": _ON,
         "xla_tpu_enable_sparse_core_collective_offload_all_reduce": _ON,
-        "xla_tpu_enable_all_gather_offload_tracing": _ON,
         "xla_tpu_enable_reduce_scatter_offload_tracing": _ON,
         "xla_tpu_enable_all_reduce_offload_tracing": _ON,
-        "xla_tpu_enable_async_collective_fusion_fuse_all_gather": "false",
         "xla_tpu_enable_async_collective_fusion_fuse_all_reduce": "false",
         "xla_tpu_use_tc_device_shape_on_sc": _ON,
         "xla_sc_enable_instruction_fusion": "false",
         "xla_sc_disable_megacore_partitioning": _ON,
+        "xla_tpu_sparse_core_reduce_scatter_latency_multiplier": "3",
+        "xla_tpu_sparse_core_all_reduce_latency_multiplier": "2",
+    },
+    # Gathers too, under JAX 0.12. From the same library, without xla_sc_disjoint_spmem and the name of a
+    # chip's configuration. Compiled here, not tried on a TPU.
+    "sparsecore": {
+        "xla_tpu_enable_sparse_core_collective_offload_all_gather": _ON,
+        "xla_tpu_enable_all_gather_offload_tracing": _ON,
+        "xla_tpu_enable_async_collective_fusion_fuse_all_gather": "false",
     },
     # Gradients that slices sum over the datacenter network overlap with the backward pass.
     "slices": {
@@ -70,13 +77,18 @@ def problem(words: Sequence[str]) -> str:
     return f"must be auto, none, or several of {', '.join(GROUPS)}"
 
 
+def gathers_in_turn() -> bool:
+    """Return True where SparseCores gather: they take a gather along a single axis of the torus only."""
+    import jax
+
+    return jax.__version_info__ >= (0, 11)
+
+
 def groups(compute: ComputeConfig, slices: int = 1) -> list[str]:
     """Return the names of a TPU step's option groups."""
     if list(compute.flags) != ["auto"]:
         return [name for name in GROUPS if name in compute.flags]
-    import jax
-
-    chosen = ["vmem", "layouts", "gathers" if jax.__version_info__ < (0, 11) else "sparsecore"]
+    chosen = ["vmem", "layouts", "reductions", "sparsecore" if gathers_in_turn() else "gathers"]
     if slices > 1:
         chosen.append("slices")
     if any(word.startswith("offload:") for word in compute.remat):

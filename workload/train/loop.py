@@ -9,7 +9,6 @@ other rounding.
 """
 # mypy: allow-untyped-calls
 
-import hashlib
 import json
 import math
 import time
@@ -19,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 from jax import Array
 
 from settings_schema import foreign
@@ -33,8 +31,9 @@ from workload.runs.goodput import GoodputRecorder
 from workload.runs.lease import Lease
 from workload.runs.step_log import StepLog, read_losses
 from workload.runs.store import Store
+from workload.train import checksums
 from workload.train.checkpoints import PATIENCE_S, Checkpoints, Restored
-from workload.train.cluster import Cluster, whole
+from workload.train.cluster import Cluster
 from workload.train.config import Config
 from workload.train.durable import DurableCopies
 from workload.train.evaluation import Evaluation
@@ -184,20 +183,14 @@ class Run:
     def _first_state(self) -> State:
         """Create the state before any update: read from weights, or drawn from the seed.
 
-        Each worker reads only its devices' parts of the weights. It draws whole parameters and keeps its
-        parts: about four minutes for 8 B parameters on a busy core, and memory for twice the largest.
+        Each worker reads only its devices' parts of the weights, and each device draws its own values.
         """
         config, abstract = self._config, self._step.state["params"]
         if config.train.init_from:
             params = huggingface.load(Path(config.train.init_from), config.model, abstract)
             self._event("weights", folder=config.train.init_from)
         else:
-
-            def first(path: tuple[Any, ...], leaf: jax.ShapeDtypeStruct) -> Array:
-                values = decoder.draw(path[-1].key, leaf.shape, config.model, config.train.seed)
-                return jax.make_array_from_callback(leaf.shape, leaf.sharding, lambda index: values[index])
-
-            params = jax.tree_util.tree_map_with_path(first, abstract)
+            params = decoder.first(config.model, config.train.seed, self._step.shardings["params"])
         return {"params": params, "opt_state": self._step.first_optimizer_state(params)}
 
     def _begin(self, restored: Restored, new_mesh: bool) -> None:
@@ -328,7 +321,7 @@ class Run:
 
     def _finish(self, step: int, state: State, again: bool) -> None:
         """Write the run's end; `again`: replace an earlier end that has other bits."""
-        digests = {f"{name}_sha256": digest(state[name]) for name in ("params", "opt_state")}
+        digests = checksums.digests(state)
 
         def write() -> float:
             loss = read_losses(self._store, self._config.observe.strict)[step]
@@ -347,7 +340,8 @@ class Run:
             was = foreign.parse(self._store.read("final.json"))
         except (MissingObjectError, ValueError):
             return
-        if was.get("step") == final["step"] and was != final:
+        known = {key: was[key] for key in was.keys() & final.keys()}  # earlier versions wrote other digests
+        if was.get("step") == final["step"] and known != {key: final[key] for key in known}:
             where, step = f"{self._store.url}/final.json", final["step"]
             raise HopelessError(
                 f"{where}: differs from checkpoint {step}, which was damaged since the run ended\n"
@@ -361,19 +355,6 @@ class Run:
     def _event(self, kind: str, **details: Any) -> None:
         if self._step_log:
             self._step_log.event(kind, **details)
-
-
-def digest(tree: Any) -> str:
-    """Return the sha256 of each leaf's path, dtype, shape and bytes, in the tree's order.
-
-    All workers must call it. It gathers single layers: a chip has no room for the stacked matrices.
-    """
-    sha = hashlib.sha256()
-    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        sha.update(f"{jax.tree_util.keystr(path)} {leaf.dtype} {leaf.shape}\n".encode())
-        for part in (leaf[n] for n in range(len(leaf))) if leaf.ndim > 2 else (leaf,):
-            sha.update(np.ascontiguousarray(whole(part)).tobytes())
-    return sha.hexdigest()
 
 
 def open_held_out(config: Config, data_dir: str | None) -> Dataset | None:

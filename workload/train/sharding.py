@@ -2,7 +2,8 @@
 
 The mesh is data x fsdp. A batch is split over both. A parameter, its gradient and its moments
 are split over fsdp along one of their axes and replicated over data; small ones (norms, biases)
-are replicated everywhere.
+are replicated everywhere. Chips of a slice are numbered along the two axes of its torus, so that a collective
+over fsdp can run along one axis after the other.
 """
 # mypy: allow-untyped-calls
 
@@ -19,6 +20,8 @@ from workload.train.config import MeshConfig
 
 DATA, FSDP = "data", "fsdp"
 BATCH = PartitionSpec((DATA, FSDP))
+Rings = tuple[tuple[int, ...], ...]
+"""Groups of positions along fsdp: the chips of each ring along an axis of the torus."""
 
 # Axes that a parameter may be split along, best first. A matrix is cut along the axis that isn't the
 # last of its tile on TPU, where a thin last axis is padded to 128.
@@ -73,10 +76,36 @@ def make_mesh(config: MeshConfig, slices: Sequence[Sequence[Any]]) -> Mesh:
         rule = f"must divide the devices of a slice, {slice_size}"
         raise ConfigError("config", [Problem("mesh.data", str(config.data), rule, "1, or a divisor")])
     grids = [
-        np.array(devices, dtype=object).reshape(config.data, slice_size // config.data) for devices in slices
+        np.array(sorted(devices, key=_place), dtype=object).reshape(config.data, slice_size // config.data)
+        for devices in slices
     ]
     grid = np.concatenate(grids, axis=0 if config.across_slices == "data" else 1)
     return Mesh(grid, (DATA, FSDP), axis_types=(AxisType.Auto, AxisType.Auto))
+
+
+def _place(device: Any) -> tuple[int, ...]:
+    """Return a chip's coordinates; devices without any keep their order."""
+    return tuple(getattr(device, "coords", None) or ())
+
+
+def rings(mesh: Mesh) -> tuple[Rings, ...]:
+    """Return the rings along each axis of the torus that fsdp spans; none where it spans a single axis.
+
+    A reduce-scatter over the rings of the first axis and then of the second leaves each chip the part that
+    one over fsdp would. XLA turns the latter into an all-reduce of twice the bytes on 4x4 and larger.
+    """
+    places = [_place(device)[:2] for device in mesh.devices[0]]
+    columns = sorted({place[0] for place in places if place})
+    rows = sorted({place[1] for place in places if place})
+    if len(columns) < 2 or len(rows) < 2 or places != [(x, y) for x in columns for y in rows]:
+        return ()
+    return rings_of(len(columns), len(rows))
+
+
+def rings_of(columns: int, rows: int) -> tuple[Rings, Rings]:
+    """Return the rings of a torus whose chips are numbered column by column."""
+    first = tuple(tuple(range(row, columns * rows, rows)) for row in range(rows))
+    return first, tuple(tuple(range(column * rows, (column + 1) * rows)) for column in range(columns))
 
 
 def split_axis(name: str, shape: tuple[int, ...], parts: int) -> int | None:

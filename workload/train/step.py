@@ -2,8 +2,8 @@
 
 The state is sharded over fsdp. Inside `shard_map` each device computes on its own examples: a
 parameter is gathered where a layer uses it, in the dtype of the computation, and its gradient is
-reduce-scattered there. All communication is explicit; the partitioner has no choice. The optimizer
-then updates the sharded state.
+reduce-scattered there, along one axis of the torus after the other. All communication is explicit; the
+partitioner has no choice. The optimizer then updates the sharded state.
 """
 # mypy: allow-untyped-calls
 
@@ -22,7 +22,7 @@ from workload.model.decoder import Params
 from workload.model.remat import training_tap
 from workload.train import flags, optimizer, sharding
 from workload.train.config import Config
-from workload.train.sharding import BATCH, DATA, FSDP
+from workload.train.sharding import BATCH, DATA, FSDP, Rings
 
 State = dict[str, Any]
 Batch = dict[str, Array]
@@ -40,6 +40,7 @@ class Step:
         self.shardings = sharding.shardings(abstract, mesh)
         self.where = sharding.specs(params, mesh)
         self.cuts = sharding.cuts(config.model, mesh)
+        self.rings = sharding.rings(mesh)
         self.state = jax.tree.map(_placed, abstract, self.shardings)
         self.by_example = NamedSharding(mesh, BATCH)
         length = config.data.sequence_length
@@ -169,7 +170,7 @@ def _local_loss(step: Step, params: Params, batch: Batch) -> tuple[Array, Array]
 
     def read(name: str, kept: Array) -> Array:
         axis = step.cuts[name]
-        return kept.astype(dtype) if axis is None else gather(axis, dtype, reduce_dtype, kept)
+        return kept.astype(dtype) if axis is None else gather(axis, dtype, reduce_dtype, step.rings, kept)
 
     embed_VxD = read("embed_VxD", params["embed_VxD"])
     x_BxLxD = look_up(embed_VxD, tokens_BxL)
@@ -178,7 +179,7 @@ def _local_loss(step: Step, params: Params, batch: Batch) -> tuple[Array, Array]
         params["layers"],
         segments_BxL,
         arch,
-        attention.attend(step.attention),
+        attention.attend(step.attention, config.compute.max_logit),
         read,
         config.compute.remat,
         config.compute.examples_at_once,
@@ -198,19 +199,30 @@ def _local_loss(step: Step, params: Params, batch: Batch) -> tuple[Array, Array]
     return total, jnp.sum(counted_BxL)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
-def gather(axis: int, dtype: Any, reduce_dtype: Any, kept: Array) -> Array:
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2, 3))
+def gather(axis: int, dtype: Any, reduce_dtype: Any, rings: tuple[Rings, ...], kept: Array) -> Array:
     """Gather a parameter over fsdp in `dtype`; reduce-scatter its gradient in `reduce_dtype`."""
-    return _gather_forward(axis, dtype, reduce_dtype, kept)[0]
+    return _gather_forward(axis, dtype, reduce_dtype, rings, kept)[0]
 
 
-def _gather_forward(axis: int, dtype: Any, reduce_dtype: Any, kept: Array) -> tuple[Array, None]:
+def _gather_forward(
+    axis: int, dtype: Any, reduce_dtype: Any, rings: tuple[Rings, ...], kept: Array
+) -> tuple[Array, None]:
     # Inline, not a call of `gather`: a remat policy must see the collective.
-    return jax.lax.all_gather(kept.astype(dtype), FSDP, axis=axis, tiled=True), None
+    whole = kept.astype(dtype)
+    for groups in reversed(rings) if rings and flags.gathers_in_turn() else (None,):
+        whole = jax.lax.all_gather(whole, FSDP, axis=axis, tiled=True, axis_index_groups=groups)
+    return whole, None
 
 
-def _gather_backward(axis: int, dtype: Any, reduce_dtype: Any, _: None, gradient: Array) -> tuple[Array]:
-    summed = jax.lax.psum_scatter(gradient.astype(reduce_dtype), FSDP, scatter_dimension=axis, tiled=True)
+def _gather_backward(
+    axis: int, dtype: Any, reduce_dtype: Any, rings: tuple[Rings, ...], _: None, gradient: Array
+) -> tuple[Array]:
+    summed = gradient.astype(reduce_dtype)
+    for groups in rings or (None,):
+        summed = jax.lax.psum_scatter(
+            summed, FSDP, scatter_dimension=axis, tiled=True, axis_index_groups=groups
+        )
     return (summed.astype(jnp.float32),)
 
 

@@ -17,7 +17,7 @@ from workload.model import huggingface
 from workload.model.generation import Generation
 from workload.preflight import command, compiler, report, roofline, search
 from workload.preflight.compiler import Buffer, Compiled
-from workload.preflight.hlo import Collective
+from workload.preflight.schedule import Collective
 from workload.preflight.slices import CHIP, GIB, Slices, price, slices
 from workload.preflight.verdict import Verdict, judge
 from workload.train import config as configs
@@ -78,38 +78,68 @@ def test_published_runs_are_hit_within_the_error_that_is_told() -> None:
     method = roofline.method()
     assert len(method.anchors) == 10
     assert method.shares == pytest.approx((0.495, 0.525, 0.578), abs=2e-3)
-    assert method.error_on_another_model() == pytest.approx(0.127, abs=2e-3)
-    near = method.for_size(llama().model.parameters())
+    parameters = llama().model.parameters()
+    near = method.for_size(parameters)
     assert {anchor.model for anchor in near.anchors} == {"Llama-3.1-8B"}
     assert near.shares == pytest.approx((0.495, 0.504, 0.510), abs=2e-3)
-    assert near.error() == pytest.approx(0.022, abs=2e-3)
+    assert method.error(parameters) == pytest.approx(0.044, abs=2e-3), "Mistral 7B's"
+    assert method.error(70 * 10**9) == pytest.approx(0.073, abs=2e-3), "70 B on a v6e-64"
     assert len(method.for_size(10**9).anchors) == 10, "nobody measured one of that size"
 
 
-def test_llama_8b_is_predicted_by_runs_of_its_size_and_not_faster_than_they_were() -> None:
-    """MaxText's runs average 7,165 tokens/s/chip, with the same arithmetic a token to within 1 %."""
-    hidden = judged(llama(), compiled()).prediction
-    assert hidden is not None
-    low, likely, high = hidden.tokens_per_s_per_chip
+def test_held_out_runs_are_missed_by_what_the_table_tells() -> None:
+    """Golden: they change with `published.toml` and with the roofline's arithmetic."""
+    errors = {(run.trainer, run.model, run.length): method_error(run) for run in roofline.method().held_out}
+    assert errors["MaxText", "Qwen3-8B", 8192] == pytest.approx(0.005, abs=1e-3)
+    assert errors["MaxText", "Llama-2-70B", 4096] == pytest.approx(0.084, abs=1e-3)
+    assert errors["flax.nnx, best", "Qwen3-8B", 2048] == pytest.approx(-0.176, abs=1e-3)
+    assert errors["torchprime", "Llama-3.1-8B", 8192] == pytest.approx(0.427, abs=1e-3)
+
+
+def method_error(run: roofline.Anchor) -> float:
+    return roofline.method().error_on(run)
+
+
+def test_llama_8b_has_two_forecasts() -> None:
+    """As MaxText would run it: its runs average 7,165 tokens/s/chip. As other trainers ran: 0.46 to 0.61."""
+    prediction = judged(llama(), compiled()).prediction
+    assert prediction is not None
+    low, likely, high = prediction.as_maxtext
     assert likely == pytest.approx(7165, rel=0.01)
     assert low < 7032 < 7247 < high
+    slow, _, fast = prediction.tokens_per_s_per_chip
+    assert (slow, fast) == pytest.approx((14205 * 0.458, 14205 * 0.612), rel=5e-3)
 
 
-def test_an_exchange_that_the_program_waits_for_comes_on_top() -> None:
-    """As in a recipe with a loop in the layer: none of them runs beside a product."""
-    gathers = Collective("all-gather", "a", 10**9, 256, False, 40)
-    waiting = judged(llama(), compiled(collectives=(gathers,)))
-    beside = judged(llama(), compiled(collectives=(replace(gathers, hidden=True),)))
+def test_waits_beyond_those_of_other_trainers_come_on_top() -> None:
+    """Their shares are of whole steps, of which 4 % are waits."""
+    few = Collective("all-gather", "a", 10**9, 256, False, 40, waits_s=0.001)
+    many = replace(few, waits_s=0.01)
+    covered, within, waiting = (
+        judged(llama(), compiled(collectives=collectives)) for collectives in ((), (few,), (many,))
+    )
+    assert covered.prediction is not None
+    assert within.prediction is not None
     assert waiting.prediction is not None
-    assert beside.prediction is not None
-    took = 40e9 * 255 / 256 / CHIP.ici_bytes_per_s
-    assert waiting.prediction.bounds.exposed == pytest.approx(took)
-    assert beside.prediction.bounds.exposed == 0
-    more = [a - b for a, b in zip(waiting.prediction.step_s, beside.prediction.step_s, strict=True)]
-    assert more == pytest.approx([2 * took, took, 0], abs=1e-9)
+    assert within.prediction.bounds.exposed == pytest.approx(0.04)
+    assert within.prediction.step_s == covered.prediction.step_s
+    expected = [step_s + max(0, 0.4 - 0.04 * step_s) for step_s in covered.prediction.step_s]
+    assert waiting.prediction.step_s == pytest.approx(expected)
+    assert waiting.prediction.as_maxtext == covered.prediction.as_maxtext
     output = report.text(waiting, "mine.toml")
-    assert "waiting for 1 of 1 collectives" in output
+    assert "waiting for 1 of 1 collectives, at the measured 100 GB/s" in output
     assert "40 GB all-gather in a slice" in output
+
+
+def test_memory_traffic_holds_the_loss_and_the_optimizer() -> None:
+    """Of 8 B at 4 x 8192 tokens a chip, 193 GB are the loss's, in 16 chunks."""
+    base = llama("optimizer.learning_rate=1e-4")
+    larger = replace(base, compute=replace(base.compute, loss_chunk_tokens=4096))
+    saved = roofline.hbm_bytes(base, V6E_256, 1) - roofline.hbm_bytes(larger, V6E_256, 1)
+    matrix = base.model.vocab_size * base.model.d_model
+    assert saved == pytest.approx(8 * 12 * matrix)
+    whole = 16 * 12 * matrix + 32768 * base.model.vocab_size * 22
+    assert whole == pytest.approx(193e9, rel=0.01)
 
 
 def test_hardware_flops_are_the_models_and_what_remat_adds() -> None:
@@ -223,8 +253,9 @@ def test_the_report_names_what_binds_and_what_it_is_worth() -> None:
         "8.00 GiB  bf16[32,4,8192,4096]",
         "against 918 TFLOP/s (binds)",
         "nothing here was measured on a TPU",
-        "MaxText's published runs of Llama-3.1-8B reach",
-        "on a model left out 13% (10 runs)",
+        "as MaxText would: its published runs of Llama-3.1-8B reach",
+        "held out one by one, runs are missed by 4% at most",
+        "this program: 46% to 61% of its roofline, as 7 runs of other trainers",
         "as read 2026-08",
         "fits into the 30 s notice",
     ):
