@@ -1,4 +1,4 @@
-"""Command `workload upload-curves`: copy curves of a run to Vertex AI TensorBoard or W&B, live or afterwards.
+"""Command `workload upload-curves`: copy a run's curves to Vertex AI TensorBoard or W&B, live or later.
 
 Reads the run's stream of metrics (metrics.py) and sends each point once per start of this command; Vertex
 overwrites existing steps.
