@@ -8,15 +8,17 @@ workload checkpoints export gs://my-project-checkpoints/runs/first --out first-h
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import orbax.checkpoint as ocp  # type: ignore[import-untyped]
 from etils import epath  # type: ignore[import-untyped]
 from safetensors import SafetensorError
+from safetensors.numpy import save_file
 
 from settings_schema import foreign
 from workload import command, settings
@@ -91,7 +93,9 @@ class Past:
             stored = ocp.PyTreeCheckpointer().metadata(self._folder(step)).item_metadata.tree["params"]
         except Exception as error:  # orbax and tensorstore raise any type
             raise self._unreadable(step, error) from error
-        shapes: dict[str, Any] = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), stored)
+        shapes: dict[str, Any] = jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), stored
+        )
         return shapes
 
     def restore(self, step: int, whole_state: bool) -> Any:
@@ -243,6 +247,8 @@ def export(
 ) -> tuple[int, list[str]]:
     """Write a checkpoint's parameters as a Hugging Face folder; return its step and the files.
 
+    A module's are the arrays by their paths, such as `blocks.0.up.kernel`, beside its name and settings.
+
     Raises:
         RunError: no complete checkpoint is readable, or `out` isn't empty or can't be written.
     """
@@ -256,7 +262,10 @@ def export(
     if not past.generation.ends:
         progress("an earlier version began this run without an end token: generation won't stop")
     try:
-        files = huggingface.save(out, params, past.model, dtype, past.generation, progress=progress)
+        if isinstance(past.model, ModuleConfig):
+            files = _save_arrays(out, params, past.model, dtype)
+        else:
+            files = huggingface.save(out, params, past.model, dtype, past.generation, progress=progress)
         past.generation.write(out, tokenizer)
         return chosen, files
     except (OSError, SafetensorError) as error:
@@ -264,3 +273,14 @@ def export(
         size_gb = sum(leaf.size for leaf in jax.tree.leaves(params)) * width / 1e9
         fix = f"remove the partial export, make room for {size_gb:.3g} GB, or name a writable folder"
         raise RunError(f"--out {out}: can't be written: {first_line(error)}\n    fix: {fix}") from None
+
+
+def _save_arrays(out: Path, params: decoder.Params, model: ModuleConfig, dtype: str) -> list[str]:
+    out.mkdir(parents=True, exist_ok=True)
+    arrays = {
+        ".".join(part.key for part in path): np.asarray(leaf.astype(dtype))
+        for path, leaf in jax.tree_util.tree_leaves_with_path(params)
+    }
+    save_file(arrays, out / huggingface.WHOLE)
+    (out / huggingface.CONFIG).write_text(json.dumps(asdict(model), indent=2) + "\n")
+    return [huggingface.WHOLE]

@@ -40,9 +40,7 @@ def model_flops(
     return {"causal": dense + square / 2, "non_causal": dense + square, "6N": 6.0 * model.parameters()}
 
 
-def mfu(
-    flops: Mapping[str, float], tokens_per_s_per_chip: float, peak_tflops: float
-) -> dict[str, float]:
+def mfu(flops: Mapping[str, float], tokens_per_s_per_chip: float, peak_tflops: float) -> dict[str, float]:
     """Return the share of a chip's peak, 0 to 1, by convention."""
     peak = peak_tflops * 1e12
     return {name: count * tokens_per_s_per_chip / peak for name, count in flops.items()}

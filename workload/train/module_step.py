@@ -16,6 +16,7 @@ import optax  # type: ignore[import-untyped]
 from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from workload.modules import products
 from workload.modules.config import ModuleConfig
 from workload.modules.module import Inputs, UserModule
 from workload.train import optimizer
@@ -39,6 +40,11 @@ class ModuleStep(TrainStep):
         self.module = open_module(config)
         self.attention, self.attention_reason = "module", "the module's own"
         super().__init__(config, mesh, platform, slices, self.module.params)
+
+    @property
+    def flops(self) -> float:
+        """FLOPs of all products of an update, on all devices."""
+        return products.flops(jax.make_jaxpr(self._update)(self.state, self.batch))
 
     def first_params(self) -> Params:
         """Draw the parameters on the devices that hold them: the same values on any mesh."""

@@ -50,7 +50,9 @@ def compare_workers(cluster: Cluster, config: Config, tokens_sha256: str) -> Non
 class RunRecord:
     """Record of a run, as this start on this worker sees it."""
 
-    def __init__(self, config: Config, step: TrainStep, dataset: Dataset, cluster: Cluster, extend: bool = False):
+    def __init__(
+        self, config: Config, step: TrainStep, dataset: Dataset, cluster: Cluster, extend: bool = False
+    ):
         self._extend = extend
         chip = cluster.devices[0]
         program = {

@@ -196,4 +196,3 @@ def _look_up_backward(kept: tuple[Array, tuple[int, ...]], gradient_BxLxD: Array
 
 
 look_up.defvjp(_look_up_forward, _look_up_backward)
-
