@@ -1,4 +1,4 @@
-"""The user's program of `tpu run`: a script, a folder with one, or a config of the trainer, and its packages."""
+"""The user's program of `tpu run`: a script, a folder with one or a config of the trainer; its packages."""
 
 import re
 import shlex

@@ -15,7 +15,7 @@ def flops(jaxpr: Any) -> float:
     for equation in getattr(jaxpr, "jaxpr", jaxpr).eqns:
         times = equation.params.get("length", 1) if equation.primitive.name == "scan" else 1
         inside = sum(flops(called) for called in _called(equation.params.values()))
-        total += _product(equation) + times * inside
+        total += _product(equation) + float(times) * inside
     return total
 
 
@@ -23,8 +23,9 @@ def _product(equation: Any) -> float:
     name = equation.primitive.name
     if name not in ("dot_general", "ragged_dot_general", "conv_general_dilated"):
         return 0.0
-    left, right = (variable.aval.shape for variable in equation.invars[:2])
-    result: int = equation.outvars[0].aval.size
+    shapes: list[tuple[int, ...]] = [variable.aval.shape for variable in equation.invars[:2]]
+    left, right = shapes
+    result = float(equation.outvars[0].aval.size)
     if name == "conv_general_dilated":
         features = right[equation.params["dimension_numbers"].rhs_spec[0]]
         return 2.0 * result * math.prod(right) / features

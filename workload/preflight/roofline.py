@@ -87,7 +87,7 @@ class Size:
     temporaries_bytes: int
 
     def hbm_bytes(self, config: Config, slices: Slices) -> float:
-        """Estimate a chip's traffic: the optimizer's as the decoder's, each temporary written and read once."""
+        """Estimate a chip's traffic: the optimizer's, and each temporary written and read once."""
         return 32.0 * self.parameters * copies(config, slices) / slices.chips + 2.0 * self.temporaries_bytes
 
 

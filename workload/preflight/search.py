@@ -89,7 +89,7 @@ def candidates(config: Config, slices: Slices) -> list[Candidate]:
 
 
 def _of_module(config: Config, slices: Slices) -> list[Candidate]:
-    """Return the batches of a user's module, the largest first: its activations are the compiler's to tell."""
+    """Return the batches of a user's module, the largest first: only the compiler knows its activations."""
     state = estimate_bytes(config, slices)
     batches = sorted({*BATCHES, config.train.batch_size // slices.chips} - {0}, reverse=True)
     return [

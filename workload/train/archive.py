@@ -74,7 +74,7 @@ class Past:
         return cls(store, sha256, model, optimizer, generation)
 
     @property
-    def decoder(self) -> Architecture:
+    def architecture(self) -> Architecture:
         """Architecture of a run of the decoder.
 
         Raises:

@@ -118,7 +118,8 @@ def partition(
         shape: of the parameter.
         axes: sizes of the mesh's axes by name.
     """
-    note, used = "", set()
+    note = ""
+    used: set[str] = set()
     entries: list[Any] = []
     for length, entry in zip(shape, annotated, strict=False):
         names = entry if isinstance(entry, tuple) else (entry,) if entry else ()
@@ -139,8 +140,6 @@ def partition(
         used |= set() if refused else set(names)
     if any(entries):
         return PartitionSpec(*entries), note
-    if any(annotated) and not note:  # pragma: no branch
-        return PartitionSpec(*entries), ""
     parts = axes[FSDP]
     if parts == 1 or len(shape) < 2:
         return PartitionSpec(), note
