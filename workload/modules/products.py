@@ -28,12 +28,12 @@ def _product(equation: Any) -> float:
     result = float(equation.outvars[0].aval.size)
     if name == "conv_general_dilated":
         features = right[equation.params["dimension_numbers"].rhs_spec[0]]
-        return 2.0 * result * math.prod(right) / features
+        return float(2 * result * math.prod(right) / features)
     numbers = equation.params.get("dimension_numbers")
     if name == "ragged_dot_general":
         numbers = equation.params["ragged_dot_dimension_numbers"].dot_dimension_numbers
     (contracted, _), _ = numbers
-    return 2.0 * result * math.prod(left[axis] for axis in contracted)
+    return float(2 * result * math.prod(left[axis] for axis in contracted))
 
 
 def _called(values: Any) -> Iterator[Any]:
