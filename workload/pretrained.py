@@ -51,7 +51,7 @@ def _from_hub(name: str) -> Path:
     download = f"hf download {name} --local-dir {name}, then name that folder"
     try:
         import huggingface_hub as hub
-        from huggingface_hub import errors
+        from huggingface_hub import constants, errors
     except ImportError:
         fix = f"pip install huggingface_hub; or elsewhere: {download}"
         raise WeightsError(
@@ -61,7 +61,7 @@ def _from_hub(name: str) -> Path:
     try:
         return Path(hub.snapshot_download(name, allow_patterns=patterns))
     except errors.GatedRepoError:
-        where = f"{hub.constants.ENDPOINT}/{name}"
+        where = f"{constants.ENDPOINT}/{name}"
         message, fix = "is gated: its authors ask for consent", f"agree at {where}, then: hf auth login"
     except errors.RepositoryNotFoundError:
         message = "no such folder, and no such model on the hub"

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from huggingface_hub import constants
 
 from tests.workload.extracting import ARCH, save_weights
 from workload.errors import RunError, WeightsError
@@ -124,8 +125,8 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     url = f"http://127.0.0.1:{server.server_port}"
-    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", url)
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(constants, "ENDPOINT", url)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     download = huggingface_hub.snapshot_download
     monkeypatch.setattr(
         huggingface_hub,
