@@ -46,7 +46,8 @@ def _in_the_examples(monkeypatch: pytest.MonkeyPatch) -> None:
 def line(module: str, name: str, root: Path, *more: str) -> list[str]:
     settings = (
         f"model.module={module}", f"model.settings={SETTINGS.get(module, '{}')}", "train.steps=6",
-        "train.batch_size=8", "data.sequence_length=16", "checkpoint.every_steps=2", "optimizer.warmup_steps=1", *more,
+        "train.batch_size=8", "data.sequence_length=16", "checkpoint.every_steps=2",
+        "optimizer.warmup_steps=1", *more,
     )  # fmt: skip
     words = [f"--set={setting}" for setting in settings]
     return ["train", "transformer.toml", "--name", name, "--dir", str(root), *words]
