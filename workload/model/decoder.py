@@ -66,10 +66,15 @@ def draw(name: str, shape: tuple[int, ...], arch: Architecture, seed: int) -> Ar
         return jnp.ones(shape, jnp.float32)
     if "bias" in name:
         return jnp.zeros(shape, jnp.float32)
+    key = jax.random.fold_in(jax.random.key(seed), zlib.crc32(name.encode()))
+    return jax.random.normal(key, shape, jnp.float32) * deviation(name, arch)
+
+
+def deviation(name: str, arch: Architecture) -> float:
+    """Return the standard deviation of a matrix's initial values."""
     residual = 2 * arch.layers
     fan_in = {"down_NxFxD": arch.d_ff * residual, "out_NxQxD": arch.heads * arch.K * residual}
-    key = jax.random.fold_in(jax.random.key(seed), zlib.crc32(name.encode()))
-    return jax.random.normal(key, shape, jnp.float32) * fan_in.get(name, arch.d_model) ** -0.5
+    return float(fan_in.get(name, arch.d_model) ** -0.5)
 
 
 def layer(

@@ -20,7 +20,7 @@ from workload.model.architecture import Architecture
 from workload.preflight.schedule import Collective
 from workload.preflight.slices import CHIP, Slices
 from workload.train.config import Config
-from workload.train.flops import ModelFlops, mfu, model_flops
+from workload.train.flops import mfu, model_flops
 
 # Parts recomputed in the backward pass, and the points whose storage avoids that.
 _SPARED_BY = {
@@ -75,6 +75,25 @@ def _again(part: str, remat: Sequence[str]) -> bool:
 
 
 @dataclass(frozen=True)
+class Size:
+    """Size of a compiled user's module.
+
+    Attributes:
+        parameters: their number.
+        flops: of a step's products, on all chips, recomputation included.
+        temporaries_bytes: of a chip.
+    """
+
+    parameters: int
+    flops: float
+    temporaries_bytes: int
+
+    def hbm_bytes(self, config: Config, slices: Slices) -> float:
+        """Estimate a chip's traffic: the optimizer's, and each temporary written and read once."""
+        return 32.0 * self.parameters * copies(config, slices) / slices.chips + 2.0 * self.temporaries_bytes
+
+
+@dataclass(frozen=True)
 class Bounds:
     """Least seconds of a step on each resource, at its published peak, and its waits.
 
@@ -99,10 +118,14 @@ class Bounds:
         return max(self.compute, self.hbm, self.ici, self.dcn)
 
 
-def bounds(config: Config, slices: Slices, attention: str, collectives: Sequence[Collective]) -> Bounds:
-    """Compute the roofline of a step."""
-    tokens = config.train.batch_size * config.data.sequence_length / slices.chips
-    flops = step_flops(config.model, config.data.sequence_length, attention, config.compute.remat)
+def bounds(
+    config: Config,
+    slices: Slices,
+    attention: str,
+    collectives: Sequence[Collective],
+    size: Size | None = None,
+) -> Bounds:
+    """Compute the roofline of a step; `size` is that of a user's module."""
     parts = config.train.accumulate
     ici, dcn = (
         sum(
@@ -112,9 +135,16 @@ def bounds(config: Config, slices: Slices, attention: str, collectives: Sequence
         )
         for across in (False, True)
     )
+    if size is None:
+        tokens = config.train.batch_size * config.data.sequence_length / slices.chips
+        arch = config.decoder
+        flops = tokens * step_flops(arch, config.data.sequence_length, attention, config.compute.remat)
+        traffic = hbm_bytes(config, slices, parts)
+    else:
+        flops, traffic = size.flops / slices.chips, size.hbm_bytes(config, slices)
     return Bounds(
-        compute=tokens * flops / CHIP.bf16_flops_per_s,
-        hbm=hbm_bytes(config, slices, parts) / CHIP.hbm_bytes_per_s,
+        compute=flops / CHIP.bf16_flops_per_s,
+        hbm=traffic / CHIP.hbm_bytes_per_s,
         ici=ici / CHIP.ici_bytes_per_s,
         dcn=dcn / slices.dcn_bytes_per_s,
         exposed=sum(collective.times * collective.waits_s for collective in collectives),
@@ -131,21 +161,25 @@ def hbm_bytes(config: Config, slices: Slices, parts: int) -> float:
     read twice and its float32 gradient read and written; logits written and read three times, their gradient
     written and read twice.
     """
-    arch, compute = config.model, config.compute
+    arch, compute = config.decoder, config.compute
     width = 2 if compute.dtype == "bfloat16" else 4
     P, D, F = arch.parameters(), arch.d_model, arch.d_ff
     Q, R = arch.heads * arch.K, arch.J * arch.K
-    copies = config.mesh.data * (slices.count if config.mesh.across_slices == "data" else 1)
     examples = config.train.batch_size / slices.chips / parts
     pieces = max(1.0, examples / compute.examples_at_once) if compute.examples_at_once else 1.0
     parameters = parts * width * P * (2 + 2 + 2 + 3 * (pieces - 1))
-    optimizer = 32.0 * P / (slices.chips / copies)
+    optimizer = 32.0 * P * copies(config, slices) / slices.chips
     forward = 8 * D + 3 * (Q + 2 * R) + 3 * Q + 5 * F
     passes = 3 if list(compute.remat) == ["none"] else 4
     tokens = config.train.batch_size * config.data.sequence_length / slices.chips
     loss_chunks = parts * math.ceil(tokens / parts / compute.loss_chunk_tokens)
     loss = loss_chunks * (8 + 2 * width) * arch.vocab_size * D + tokens * arch.vocab_size * (16 + 3 * width)
     return parameters + optimizer + loss + tokens * arch.layers * forward * width * passes
+
+
+def copies(config: Config, slices: Slices) -> int:
+    """Return the number of copies of the parameters."""
+    return config.mesh.data * (slices.count if config.mesh.across_slices == "data" else 1)
 
 
 @dataclass(frozen=True)
@@ -257,7 +291,7 @@ class Prediction:
         tokens_per_s_per_chip: of this program: slowest, likely, fastest.
         as_maxtext: tokens_per_s_per_chip as MaxText would run the model: slowest, likely, fastest.
         mfu: likely share of the peak, by convention.
-        flops: of the model, per token.
+        flops: of the model, per token, by convention.
     """
 
     bounds: Bounds
@@ -265,24 +299,31 @@ class Prediction:
     tokens_per_s_per_chip: tuple[float, float, float]
     as_maxtext: tuple[float, float, float]
     mfu: Mapping[str, float]
-    flops: ModelFlops
+    flops: Mapping[str, float]
 
 
-def predict(config: Config, slices: Slices, attention: str, collectives: Sequence[Collective]) -> Prediction:
+def predict(
+    config: Config,
+    slices: Slices,
+    attention: str,
+    collectives: Sequence[Collective],
+    size: Size | None = None,
+) -> Prediction:
     """Predict a step at the shares of the roofline that published runs reached.
 
     MaxText's is the mean share of its runs of about this size, and their error. This program's is between the
     least and the largest share of other trainers. Shares are of whole steps, which hold those runs' waits for
     collectives: only waits beyond theirs come on top.
     """
-    limits = bounds(config, slices, attention, collectives)
-    by = method().for_size(config.model.parameters())
+    limits = bounds(config, slices, attention, collectives, size)
+    parameters = size.parameters if size else config.decoder.parameters()
+    by = method().for_size(parameters)
     low, high = by.shares_of_others
-    error, least = method().error(config.model.parameters()), limits.roofline_s
+    error, least = method().error(parameters), limits.roofline_s
     tokens = config.train.batch_size * config.data.sequence_length / slices.chips
     steps = [least / share for share in (low, (low + high) / 2, high)]
     slow, likely, fast = (step_s + max(0.0, limits.exposed - by.waited * step_s) for step_s in steps)
-    flops = model_flops(config.model, config.data.sequence_length)
+    flops = model_flops(config.model, config.data.sequence_length, parameters)
     speeds = (tokens / slow, tokens / likely, tokens / fast)
     maxtext = tokens / (least / by.shares[1])
     shares = mfu(flops, speeds[1], CHIP.bf16_flops_per_s / 1e12)

@@ -8,15 +8,17 @@ workload checkpoints export gs://my-project-checkpoints/runs/first --out first-h
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import orbax.checkpoint as ocp  # type: ignore[import-untyped]
 from etils import epath  # type: ignore[import-untyped]
 from safetensors import SafetensorError
+from safetensors.numpy import save_file
 
 from settings_schema import foreign
 from workload import command, settings
@@ -24,12 +26,13 @@ from workload.errors import Problem, RunError
 from workload.model import decoder, huggingface
 from workload.model.architecture import Architecture
 from workload.model.generation import Generation
+from workload.modules.config import ModuleConfig
 from workload.runs.errors import MissingObjectError
 from workload.runs.store import Store
 from workload.train import checksums, record
 from workload.train.checkpoints import FOLDER, list_steps, quiet_failures, read_checksums
 from workload.train.cluster import first_line
-from workload.train.config import OptimizerConfig
+from workload.train.config import Config, OptimizerConfig
 from workload.train.optimizer import build
 
 
@@ -39,7 +42,7 @@ class Past:
 
     store: Store
     sha256: str  # of the settings that determine the losses
-    model: Architecture
+    model: Architecture | ModuleConfig
     optimizer: OptimizerConfig
     generation: Generation
 
@@ -58,7 +61,8 @@ class Past:
             where = f"{store.url}/{record.NAME}"
             raise RunError(f"{where}: not written by this version\n    fix: {fix}") from None
         problems: list[Problem] = []
-        model = settings.build(Architecture, exact["model"], "model.", problems)
+        kind = ModuleConfig if "module" in exact["model"] else Architecture
+        model = settings.build(kind, exact["model"], "model.", problems)
         optimizer = settings.build(OptimizerConfig, exact["optimizer"], "optimizer.", problems)
         if problems:
             listed = "\n  ".join(map(str, problems))
@@ -68,6 +72,31 @@ class Past:
         generation = Generation.read(length | written.get("generation", {}))
         return cls(store, sha256, model, optimizer, generation)
 
+    @property
+    def architecture(self) -> Architecture:
+        """Architecture of a run of the decoder.
+
+        Raises:
+            RunError: it is a run of a module.
+        """
+        if isinstance(self.model, Architecture):
+            return self.model
+        fix = "read its checkpoints with the module, or export their arrays"
+        raise RunError(f"{self.store.url}: a run of {self.model.module}, not of the decoder\n    fix: {fix}")
+
+    def _shapes(self, step: int) -> dict[str, Any]:
+        """Return the shapes of the parameters; those of a module are read from the checkpoint."""
+        if isinstance(self.model, Architecture):
+            return decoder.shapes(self.model, jnp.float32)
+        try:
+            stored = ocp.PyTreeCheckpointer().metadata(self._folder(step)).item_metadata.tree["params"]
+        except Exception as error:  # orbax and tensorstore raise any type
+            raise self._unreadable(step, error) from error
+        shapes: dict[str, Any] = jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), stored
+        )
+        return shapes
+
     def restore(self, step: int, whole_state: bool) -> Any:
         """Restore a checkpoint on this host: the whole state, or its parameters alone.
 
@@ -75,12 +104,10 @@ class Past:
             RunError: it can't be read.
         """
         device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-        params = decoder.shapes(self.model, jnp.float32)
+        params = self._shapes(step)
         abstract: dict[str, Any] = {"params": params}
         if whole_state:
-            from workload.train.config import Config
-
-            optimizer = build(Config(model=self.model, optimizer=self.optimizer))
+            optimizer = build(Config(optimizer=self.optimizer))
             abstract["opt_state"] = jax.eval_shape(optimizer.init, params)
         placed = jax.tree.map(
             lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=device), abstract
@@ -131,11 +158,15 @@ class Past:
         desired = ocp.checkpoint_utils.construct_restore_args(placed, strict=strict)
         arguments = ocp.args.PyTreeRestore(placed, restore_args=desired, partial_restore=partial)
         try:
-            return loader.restore(epath.Path(self.store.url) / FOLDER / str(step), args=arguments)
+            return loader.restore(self._folder(step), args=arguments)
         except Exception as error:  # orbax and tensorstore raise any type
-            raise RunError(
-                f"{self.store.url}: checkpoint {step} can't be read: {first_line(error)}"
-            ) from error
+            raise self._unreadable(step, error) from error
+
+    def _folder(self, step: int) -> Any:
+        return epath.Path(self.store.url) / FOLDER / str(step)
+
+    def _unreadable(self, step: int, error: Exception) -> RunError:
+        return RunError(f"{self.store.url}: checkpoint {step} can't be read: {first_line(error)}")
 
 
 @dataclass(frozen=True)
@@ -216,6 +247,8 @@ def export(
 ) -> tuple[int, list[str]]:
     """Write a checkpoint's parameters as a Hugging Face folder; return its step and the files.
 
+    A module's are the arrays by their paths, such as `blocks.0.up.kernel`, beside its name and settings.
+
     Raises:
         RunError: no complete checkpoint is readable, or `out` isn't empty or can't be written.
     """
@@ -229,7 +262,10 @@ def export(
     if not past.generation.ends:
         progress("an earlier version began this run without an end token: generation won't stop")
     try:
-        files = huggingface.save(out, params, past.model, dtype, past.generation, progress=progress)
+        if isinstance(past.model, ModuleConfig):
+            files = _save_arrays(out, params, past.model, dtype)
+        else:
+            files = huggingface.save(out, params, past.model, dtype, past.generation, progress=progress)
         past.generation.write(out, tokenizer)
         return chosen, files
     except (OSError, SafetensorError) as error:
@@ -237,3 +273,14 @@ def export(
         size_gb = sum(leaf.size for leaf in jax.tree.leaves(params)) * width / 1e9
         fix = f"remove the partial export, make room for {size_gb:.3g} GB, or name a writable folder"
         raise RunError(f"--out {out}: can't be written: {first_line(error)}\n    fix: {fix}") from None
+
+
+def _save_arrays(out: Path, params: decoder.Params, model: ModuleConfig, dtype: str) -> list[str]:
+    out.mkdir(parents=True, exist_ok=True)
+    arrays = {
+        ".".join(part.key for part in path): np.asarray(leaf.astype(dtype))
+        for path, leaf in jax.tree_util.tree_leaves_with_path(params)
+    }
+    save_file(arrays, out / huggingface.WHOLE)
+    (out / huggingface.CONFIG).write_text(json.dumps(asdict(model), indent=2) + "\n")
+    return [huggingface.WHOLE]

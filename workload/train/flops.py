@@ -10,9 +10,10 @@ Three conventions of model FLOPs are in use:
 Forward and backward, per token, of length-L examples; recomputation by remat isn't counted.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 from workload.model.architecture import Architecture
+from workload.modules.config import ModuleConfig
 
 # A chip's peak in dense bfloat16 arithmetic, by JAX's name of the device.
 PEAK_TFLOPS = {
@@ -22,33 +23,24 @@ PEAK_TFLOPS = {
 }
 
 
-@dataclass(frozen=True)
-class ModelFlops:
-    """FLOPs per token of training, by convention."""
-
-    causal: float
-    non_causal: float
-    six_n: float
-
-
 def matmul_parameters(arch: Architecture) -> int:
     """Count the parameters of all matrix products per token; the embedding look-up is none."""
     layer = sum(shape[1] * shape[2] for shape in arch.shapes()["layers"].values() if len(shape) == 3)
     return arch.layers * layer + arch.vocab_size * arch.d_model
 
 
-def model_flops(arch: Architecture, length: int) -> ModelFlops:
-    """Return the FLOPs per token of an example of `length` tokens."""
-    dense = 6.0 * matmul_parameters(arch)
-    square = 12.0 * arch.layers * arch.heads * arch.K * length
-    return ModelFlops(causal=dense + square / 2, non_causal=dense + square, six_n=6.0 * arch.parameters())
+def model_flops(
+    model: Architecture | ModuleConfig, length: int, module_parameters: int = 0
+) -> dict[str, float]:
+    """Return the FLOPs per token of an example of `length` tokens, by convention; of a module 6N alone."""
+    if isinstance(model, ModuleConfig):
+        return {"6N": 6.0 * module_parameters}
+    dense = 6.0 * matmul_parameters(model)
+    square = 12.0 * model.layers * model.heads * model.K * length
+    return {"causal": dense + square / 2, "non_causal": dense + square, "6N": 6.0 * model.parameters()}
 
 
-def mfu(flops: ModelFlops, tokens_per_s_per_chip: float, peak_tflops: float) -> dict[str, float]:
+def mfu(flops: Mapping[str, float], tokens_per_s_per_chip: float, peak_tflops: float) -> dict[str, float]:
     """Return the share of a chip's peak, 0 to 1, by convention."""
     peak = peak_tflops * 1e12
-    return {
-        "causal": flops.causal * tokens_per_s_per_chip / peak,
-        "non_causal": flops.non_causal * tokens_per_s_per_chip / peak,
-        "6N": flops.six_n * tokens_per_s_per_chip / peak,
-    }
+    return {name: count * tokens_per_s_per_chip / peak for name, count in flops.items()}
