@@ -5,6 +5,7 @@ _LANES = 128  # a tile's width on TPU
 _GPUS = ("gpu", "cuda", "rocm")
 _LEAST_BLOCK, _MOST_BLOCKS = 128, 16  # smaller blocks make thin products, more blocks long programs
 _LARGEST_BLOCK = 2048  # of MaxText's v6e recipes; fits 8B at 8192
+_LEAST_LOCAL_BLOCK = 512
 
 
 def choose(kind: str, platform: str, length: int, dtype: str) -> tuple[str, str]:
@@ -38,9 +39,13 @@ def problem(kind: str, platform: str, length: int, dtype: str) -> str:
     return ""
 
 
-def block_size(length: int) -> int:
-    """Return the largest block that divides the length, a multiple of 128; 2048 at most."""
-    block = min(_LARGEST_BLOCK, length)
+def block_size(length: int, window: int = 0) -> int:
+    """Return splash's block: the largest that divides the length, a multiple of 128.
+
+    2048 at most; 512 or about a window, if a layer has one, since a block is computed whole.
+    """
+    largest = max(_LEAST_LOCAL_BLOCK, window // _LANES * _LANES) if window else _LARGEST_BLOCK
+    block = min(_LARGEST_BLOCK, largest, length)
     while length % block:
         block -= _LANES
     return block
@@ -51,14 +56,35 @@ def query_block(length: int) -> int:
     return max(_LEAST_BLOCK, -(-length // _MOST_BLOCKS))
 
 
-def computed_share(kind: str, length: int) -> float:
-    """Return the share of the square of scores that is computed, with whole blocks on the diagonal."""
+def first_key(kind: str, first: int, window: int, block: int) -> int:
+    """Return the first key that is computed for the queries from `first` on, in blocks of `block`.
+
+    Args:
+        kind: `splash` skips whole blocks of keys, `einsum` single keys.
+        first: query.
+        window: of the layer; 0: none.
+        block: of queries and keys.
+    """
+    key = max(0, first - window + 1) if window else 0
+    return key // block * block if kind == "splash" else key
+
+
+def computed_share(kind: str, length: int, window: int = 0) -> float:
+    """Return the share of the square of scores that is computed: whole blocks on the edges of the mask.
+
+    Args:
+        kind: the implementation.
+        length: tokens in an example.
+        window: of the layer; 0: none.
+    """
     if kind == "cudnn":
         return 1.0
-    block = block_size(length) if kind == "splash" else query_block(length)
-    ends = [min(first + block, length) for first in range(0, length, block)]
-    rows = [end - first for first, end in zip(range(0, length, block), ends, strict=True)]
-    return sum(count * end for count, end in zip(rows, ends, strict=True)) / length**2
+    block = block_size(length, window) if kind == "splash" else query_block(length)
+    computed = 0
+    for first in range(0, length, block):
+        end = min(first + block, length)
+        computed += (end - first) * (end - first_key(kind, first, window, block))
+    return computed / length**2
 
 
 def scores_again(kind: str, length: int) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 from settings_schema.rules import above, at_least, below, between, one_of
 from workload.errors import ConfigError, Problem
 from workload.model import points
-from workload.model.architecture import Architecture
+from workload.model.architecture import Architecture, violations
 from workload.runs.vertex_ids import ID, IS_ID, IS_TENSORBOARD, TENSORBOARD
 from workload.settings import build, matching, override, read, ruled
 from workload.train import flags
@@ -171,30 +171,8 @@ def load(name: str, overrides: Sequence[str] = ()) -> Config:
 
 def _cross_checks(config: Config) -> list[Problem]:
     """Return violations of rules between keys."""
-    problems = []
-    model, optimizer, train = config.model, config.optimizer, config.train
-    if not model.head_dim and model.d_model % model.heads:
-        rule = f"must be a multiple of model.heads, {model.heads}, unless model.head_dim is set"
-        fix = f"{model.d_model // model.heads * model.heads or model.heads} would do"
-        problems.append(Problem("model.d_model", str(model.d_model), rule, fix))
-    elif model.K % 2:
-        rule = f"leaves heads of {model.K}; RoPE turns pairs, so it must be even"
-        problems.append(Problem("model.heads", str(model.heads), rule, f"{model.d_model // 2} or a divisor"))
-    if model.heads % model.J:
-        rule = f"must divide model.heads, {model.heads}: each serves equally many query heads"
-        problems.append(Problem("model.kv_heads", str(model.kv_heads), rule, "a divisor, or 0 for all heads"))
-    if model.qk_norm and model.qkv_bias:
-        rule = "excludes model.qk_norm: no model family has both"
-        problems.append(Problem("model.qkv_bias", "true", rule, "remove it or model.qk_norm"))
-    scaling = model.rope_scaling
-    if scaling.kind == "llama3" and scaling.low_frequency_factor >= scaling.high_frequency_factor:
-        rule = f"must be less than high_frequency_factor, {scaling.high_frequency_factor:g}"
-        key, value = "model.rope_scaling.low_frequency_factor", f"{scaling.low_frequency_factor:g}"
-        problems.append(Problem(key, value, rule, "1 and 4 are Llama 3.1's"))
-    if scaling.kind == "yarn" and scaling.beta_fast <= scaling.beta_slow:
-        rule = f"must be more than beta_slow, {scaling.beta_slow:g}"
-        key, value = "model.rope_scaling.beta_fast", f"{scaling.beta_fast:g}"
-        problems.append(Problem(key, value, rule, "32 and 1 are usual"))
+    optimizer, train = config.optimizer, config.train
+    problems = violations(config.model)
     if optimizer.warmup_steps >= train.steps:
         rule = f"must be less than train.steps, {train.steps}"
         fix = "warm up for a tenth of the run or less"

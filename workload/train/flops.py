@@ -7,7 +7,8 @@ Three conventions of model FLOPs are in use:
                 published figures for v6e are in this one)
     6N          6·all parameters, and no attention at all
 
-Forward and backward, per token, of length-L examples; recomputation by remat isn't counted.
+Forward and backward, per token, of length-L examples; recomputation by remat isn't counted. A layer with a
+window counts the keys in it, and twice as many in the non-causal convention.
 """
 
 from dataclasses import dataclass
@@ -40,8 +41,8 @@ def matmul_parameters(arch: Architecture) -> int:
 def model_flops(arch: Architecture, length: int) -> ModelFlops:
     """Return the FLOPs per token of an example of `length` tokens."""
     dense = 6.0 * matmul_parameters(arch)
-    square = 12.0 * arch.layers * arch.heads * arch.K * length
-    return ModelFlops(causal=dense + square / 2, non_causal=dense + square, six_n=6.0 * arch.parameters())
+    causal = 12.0 * arch.heads * arch.K * arch.keys_per_token(length)
+    return ModelFlops(causal=dense + causal, non_causal=dense + 2 * causal, six_n=6.0 * arch.parameters())
 
 
 def mfu(flops: ModelFlops, tokens_per_s_per_chip: float, peak_tflops: float) -> dict[str, float]:

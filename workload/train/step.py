@@ -172,7 +172,7 @@ def _local_loss(step: Step, params: Params, batch: Batch) -> tuple[Array, Array]
         return kept.astype(dtype) if axis is None else gather(axis, dtype, reduce_dtype, kept)
 
     embed_VxD = read("embed_VxD", params["embed_VxD"])
-    x_BxLxD = look_up(embed_VxD, tokens_BxL)
+    x_BxLxD = decoder.embedded(look_up(embed_VxD, tokens_BxL), arch)
     x_BxLxD = decoder.run_layers(
         x_BxLxD,
         params["layers"],

@@ -1,0 +1,357 @@
+"""Reading of transformers' `config.json` by the rules that a config's [model] obeys, and writing of it.
+
+Absent settings have the defaults of transformers 5; settings that would change the model and aren't supported are refused.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from settings_schema.parser import Parser, fields_of, shown
+from workload.errors import ConfigError, Problem, WeightsError
+from workload.model.architecture import Architecture, RopeScaling, family, violations
+from workload.model.generation import Generation
+
+CONFIG = "config.json"
+_LOCAL, _GLOBAL = "sliding_attention", "full_attention"
+
+
+@dataclass(frozen=True)
+class _Family:
+    """Family of models in transformers.
+
+    Attributes:
+        causal_lm: class of its language models.
+        variants: fields of `Architecture` that all of them have.
+        defaults: of settings that are absent; null stands for no such setting.
+        only: further settings, with the one value that the decoder supports, also where they are absent.
+    """
+
+    causal_lm: str
+    variants: Mapping[str, Any] = field(default_factory=dict)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    only: Mapping[str, Any] = field(default_factory=dict)
+
+
+_SILU = {"hidden_act": "silu"}
+_NO_WINDOW = _SILU | {"use_sliding_window": False}
+FAMILIES = {
+    "llama": _Family("LlamaForCausalLM", only=_SILU | {"mlp_bias": False}),
+    "mistral": _Family("MistralForCausalLM", {}, {"num_key_value_heads": 8, "sliding_window": 4096}, _SILU),
+    "qwen2": _Family("Qwen2ForCausalLM", {"qkv_bias": True}, {"num_key_value_heads": 32}, _NO_WINDOW),
+    "qwen3": _Family(
+        "Qwen3ForCausalLM", {"qk_norm": True}, {"num_key_value_heads": 32, "head_dim": 128}, _NO_WINDOW
+    ),
+    "gemma3_text": _Family(
+        "Gemma3ForCausalLM",
+        {
+            "activation": "gelu_tanh", "qk_norm": True, "post_norms": True, "zero_centered_norms": True,
+            "scale_embeddings": True,
+        },
+        {
+            "num_key_value_heads": 4, "head_dim": 256, "sliding_window": 4096, "query_pre_attn_scalar": 256,
+            "tie_word_embeddings": True,
+        },
+        {
+            "hidden_activation": "gelu_pytorch_tanh", "final_logit_softcapping": None,
+            "attn_logit_softcapping": None, "use_bidirectional_attention": False,
+        },
+    ),
+}  # fmt: skip
+_ONLY = {"attention_bias": False, "partial_rotary_factor": 1.0}  # in all families
+
+_NEEDED = {
+    "hidden_size": "d_model",
+    "num_hidden_layers": "layers",
+    "num_attention_heads": "heads",
+    "intermediate_size": "d_ff",
+    "vocab_size": "vocab_size",
+}
+_OPTIONAL = {"num_key_value_heads": "kv_heads", "head_dim": "head_dim", "sliding_window": "window"}  # may be null
+_KEYS = _NEEDED | _OPTIONAL | {
+    "rms_norm_eps": "norm_epsilon",
+    "tie_word_embeddings": "tie_embeddings",
+    "query_pre_attn_scalar": "query_pre_attn_scalar",
+}  # fmt: skip
+_OF_WINDOWS = ("sliding_window", "query_pre_attn_scalar")  # settings that other families' files may have, unused
+_ROPE_KEYS = {
+    "factor": "factor",
+    "original_max_position_embeddings": "original_length",
+    "low_freq_factor": "low_frequency_factor",
+    "high_freq_factor": "high_frequency_factor",
+    "beta_fast": "beta_fast",
+    "beta_slow": "beta_slow",
+}
+# Supported settings of each kind of RoPE; those of `linear` hold for all. Others change the model.
+_LINEAR = {"rope_type", "type", "rope_theta", "factor", "original_max_position_embeddings"}
+_KINDS = {
+    "linear": _LINEAR,
+    "llama3": _LINEAR | {"low_freq_factor", "high_freq_factor"},
+    "yarn": _LINEAR | {"beta_fast", "beta_slow"},
+}
+
+
+def read_architecture(folder: Path) -> Architecture:
+    """Read the architecture in `config.json`.
+
+    Raises:
+        WeightsError: the file is missing or no JSON.
+        ConfigError: the decoder doesn't support the model; lists every such setting.
+    """
+    path = folder / CONFIG
+    try:
+        content = json.loads(path.read_text())
+    except OSError as error:
+        fix = "name a folder of Hugging Face weights: config.json, model.safetensors"
+        if not folder.exists() and re.fullmatch(r"[\w.-]+/[\w.-]+", str(folder)):
+            fix = f"download a model of the hub first: hf download {folder} --local-dir {folder}"
+        raise WeightsError(f"{path}: can't be read: {error.strerror}\n    fix: {fix}") from None
+    except (ValueError, RecursionError) as error:
+        raise WeightsError(f"{path}: is not JSON: {error}\n    fix: get the file again") from None
+    if not isinstance(content, dict):
+        raise WeightsError(f"{path}: holds no settings\n    fix: get the file again")
+    return architecture(content, str(path))
+
+
+def architecture(content: Mapping[str, Any], source: str) -> Architecture:
+    """Convert the content of a config.json; see `read_architecture`."""
+    reader = _Reader(content)
+    arch = reader.architecture()
+    if reader.problems:
+        raise ConfigError(source, sorted(set(reader.problems)))
+    return arch
+
+
+class _Reader:
+    """Reader of one config.json; `problems` has all that are known."""
+
+    def __init__(self, content: Mapping[str, Any]):
+        self._content = content
+        self.problems: list[Problem] = []
+        name = content.get("model_type")
+        known = FAMILIES.get(name) if isinstance(name, str) else None
+        if not known:
+            rule = f"must be one of {', '.join(FAMILIES)}"
+            self._report("model_type", name, rule, "use a model of these families")
+        self._family = known or FAMILIES["llama"]
+
+    def architecture(self) -> Architecture:
+        """Return the architecture; it is meaningless where there are problems."""
+        self._refuse()
+        settings = {key: value for key, value in self._content.items() if key in _KEYS}
+        for key, value in self._family.defaults.items():
+            settings.setdefault(key, value)
+        for key in _OF_WINDOWS:
+            if key not in self._family.defaults:
+                settings.pop(key, None)
+        for key in _OPTIONAL:
+            if settings.get(key, 0) is None:
+                del settings[key]
+            elif key in settings and settings[key] == 0 and settings[key] is not False:
+                self._report(key, settings.pop(key), "must be at least 1")
+        for key in _NEEDED:
+            if key not in settings:
+                self._report(key, None, "is required")
+        arch: Architecture = self._parsed(Architecture, _KEYS, settings, "")
+        arch = self._with_kinds_of_layers(replace(arch, **self._family.variants))
+        arch = self._with_rope(arch)
+        if not self.problems:
+            self.problems += violations(arch, _key)
+        return replace(arch, kv_heads=arch.J, head_dim=arch.K) if not self.problems else arch
+
+    def _refuse(self) -> None:
+        """Report settings that the decoder doesn't support."""
+        for key in ("quantization_config", "compression_config"):
+            if self._content.get(key) is not None:
+                rule = "its weights are quantized; this decoder reads float32, float16 and bfloat16"
+                self._report(key, self._content[key], rule, "use the model that it was made from")
+        for key, value in (_ONLY | dict(self._family.only)).items():
+            if self._content.get(key, value) not in (value, None):
+                rule = f"this decoder supports {json.dumps(value)} only"
+                self._report(key, self._content[key], rule, "use a model without it")
+
+    def _parsed(self, kind: Any, keys: Mapping[str, str], settings: Mapping[str, Any], prefix: str) -> Any:
+        fields = fields_of(kind)
+        parser = Parser(lambda _: {key: fields[name] for key, name in keys.items()})
+        parsed = parser.section(prefix, kind, settings)
+        for problem in parser.problems:
+            value = settings[problem.path.removeprefix(prefix)]
+            self._report(problem.path, value, problem.rule)
+        return parsed
+
+    def _with_kinds_of_layers(self, arch: Architecture) -> Architecture:
+        """Add window and pattern of the layers, from `layer_types` or Gemma's `sliding_window_pattern`."""
+        types = self._content.get("layer_types")
+        if self._family is not FAMILIES["gemma3_text"]:
+            if types is not None and set(_texts(types)) - {_GLOBAL} and self._family is not FAMILIES["mistral"]:
+                self._report("layer_types", types, f"this decoder supports {_GLOBAL} only", "use a model without it")
+            return arch
+        if types is None:
+            every = self._content.get("sliding_window_pattern", 6)
+            if type(every) is not int or every < 1:
+                self._report("sliding_window_pattern", every, "must be a whole number, at least 1")
+                return arch
+            types = [_LOCAL if (n + 1) % every else _GLOBAL for n in range(arch.layers)]
+        patterns = {
+            every: [_LOCAL if not every or (n + 1) % every else _GLOBAL for n in range(arch.layers)]
+            for every in (range(arch.layers + 1) if isinstance(types, list) and len(types) == arch.layers else ())
+        }
+        every = next((every for every, pattern in patterns.items() if pattern == types), None)
+        if every is None:
+            rule = f"must be {arch.layers} times {_LOCAL} or, in each so-manieth place, {_GLOBAL}"
+            self._report("layer_types", types, rule, "use a model with such layers")
+            return arch
+        if every == 1:  # none is local
+            return replace(arch, window=0)
+        if not arch.window:
+            self._report("sliding_window", self._content.get("sliding_window"), f"is required by {_LOCAL}")
+        return replace(arch, global_every=every)
+
+    def _with_rope(self, arch: Architecture) -> Architecture:
+        """Add the rotary frequencies: `rope_parameters`, and `rope_theta` and `rope_scaling` of transformers before 5.
+
+        As there, `rope_scaling` counts where a file has both.
+        """
+        gemma = self._family is FAMILIES["gemma3_text"]
+        where = "rope_scaling" if self._content.get("rope_scaling") else "rope_parameters"
+        rope = self._content.get(where) or {}
+        if not isinstance(rope, dict):
+            self._report(where, rope, "must be an object of settings")
+            return arch
+        theta = self._content.get("rope_theta", 1_000_000.0 if gemma else 10_000.0)
+        if gemma:
+            nested = self._content.get("rope_parameters") or {}
+            if not isinstance(nested, dict) or nested.keys() - {_LOCAL, _GLOBAL}:
+                rule = f"must hold the settings of {_LOCAL} and {_GLOBAL}"
+                self._report("rope_parameters", nested, rule)
+                return arch
+            local, wide = (nested.get(kind) or {} for kind in (_LOCAL, _GLOBAL))
+            if not isinstance(local, dict) or not isinstance(wide, dict):
+                self._report("rope_parameters", nested, "must be objects of settings")
+                return arch
+            if local.get("rope_type", "default") != "default":
+                rule = 'this decoder supports "default" only'
+                self._report(f"rope_parameters.{_LOCAL}.rope_type", local["rope_type"], rule)
+            base = local.get("rope_theta", self._content.get("rope_local_base_freq", 10_000.0))
+            rope = wide | (rope if where == "rope_scaling" else {})
+            where = where if where == "rope_scaling" else f"rope_parameters.{_GLOBAL}"
+            if arch.window:
+                arch = replace(arch, local_rope_theta=self._theta("rope_local_base_freq", base))
+        theta = self._theta(f"{where}.rope_theta" if "rope_theta" in rope else "rope_theta", rope.get("rope_theta", theta))
+        return replace(arch, rope_theta=theta, rope_scaling=self._scaling(rope, where))
+
+    def _theta(self, path: str, value: Any) -> float:
+        key = path.rpartition(".")[2]
+        prefix = path.removesuffix(key)
+        return float(self._parsed(Architecture, {key: "rope_theta"}, {key: value}, prefix).rope_theta)
+
+    def _scaling(self, rope: dict[str, Any], where: str) -> RopeScaling:
+        kind = rope.get("rope_type") or rope.get("type") or "default"
+        if kind == "default":
+            return RopeScaling()
+        if not isinstance(kind, str) or kind not in _KINDS:
+            rule = f"must be one of default, {', '.join(_KINDS)}"
+            self._report(f"{where}.rope_type", kind, rule, "use a model with one of them")
+            return RopeScaling()
+        for key in sorted(rope.keys() - _KINDS[kind]):
+            unused = rope[key] is None and key != "truncate"
+            if not unused and (key, rope[key]) not in (("partial_rotary_factor", 1.0), ("truncate", True)):
+                self._report(f"{where}.{key}", rope[key], f"isn't supported for {kind}", "remove it")
+        settings = {key: value for key, value in rope.items() if key in _ROPE_KEYS and key in _KINDS[kind]}
+        for key in ("beta_fast", "beta_slow"):
+            if settings.get(key, 0) is None:
+                del settings[key]
+        longest = self._content.get("max_position_embeddings", 8192)
+        original = self._content.get("original_max_position_embeddings") or longest
+        if self._content.get("original_max_position_embeddings"):
+            settings["original_max_position_embeddings"] = original
+        settings.setdefault("original_max_position_embeddings", original)
+        required = {"llama3": ("factor", "low_freq_factor", "high_freq_factor")}.get(kind, ("factor",))
+        for key in required:
+            if key not in settings:
+                self._report(f"{where}.{key}", None, f"is required by {kind}")
+        if kind == "yarn" and settings.get("factor", 0) is None and _numbers(longest, original):
+            settings["factor"] = longest / original
+        scaling: RopeScaling = self._parsed(RopeScaling, _ROPE_KEYS, settings, f"{where}.")
+        return replace(scaling, kind=kind)
+
+    def _report(self, path: str, value: Any, rule: str, fix: str = "get the file again, or correct it") -> None:
+        self.problems.append(Problem(path, "null" if value is None else shown(value, texts=False), rule, fix))
+
+
+def _key(name: str) -> str:
+    """Return the key of a field of `Architecture`, for messages."""
+    inverse = {field: key for key, field in (_KEYS | _ROPE_KEYS).items()}
+    leaf = name.removeprefix("rope_scaling.")
+    return f"rope_parameters.{inverse.get(leaf, leaf)}" if leaf != name else inverse.get(name, name)
+
+
+def _texts(value: Any) -> list[str]:
+    return [entry for entry in value if isinstance(entry, str)] if isinstance(value, list) else [str(value)]
+
+
+def _numbers(*values: Any) -> bool:
+    return all(type(value) in (int, float) and value > 0 for value in values)
+
+
+def config_json(arch: Architecture, dtype: str, generation: Generation) -> dict[str, Any]:
+    """Create a config.json that transformers reads as the same model.
+
+    Args:
+        arch: the model.
+        dtype: of the weights beside it.
+        generation: settings of generation.
+    """
+    name = family(arch) or "llama"
+    scaling = _rope_scaling(arch.rope_scaling)
+    rope: dict[str, Any] = {"rope_type": "default", "rope_theta": arch.rope_theta} | scaling
+    content = {
+        "architectures": [FAMILIES[name].causal_lm],
+        "model_type": name,
+        "dtype": dtype,
+        "hidden_size": arch.d_model,
+        "num_hidden_layers": arch.layers,
+        "num_attention_heads": arch.heads,
+        "num_key_value_heads": arch.J,
+        "head_dim": arch.K,
+        "intermediate_size": arch.d_ff,
+        "vocab_size": arch.vocab_size,
+        "hidden_act": "silu",
+        "rms_norm_eps": arch.norm_epsilon,
+        "max_position_embeddings": generation.longest,
+        "rope_parameters": rope,
+        # For transformers before 5.
+        "rope_theta": arch.rope_theta,
+        "rope_scaling": scaling or None,
+        "tie_word_embeddings": arch.tie_embeddings,
+        # Null, not absent: transformers would use its family's defaults.
+        "bos_token_id": None,
+        "eos_token_id": None,
+        **generation.ids(),
+    }
+    if name == "mistral":
+        content["sliding_window"] = arch.window
+    if name == "gemma3_text":
+        del content["hidden_act"]
+        local_theta = arch.local_rope_theta or arch.rope_theta
+        content |= {
+            "hidden_activation": "gelu_pytorch_tanh",
+            "query_pre_attn_scalar": arch.query_pre_attn_scalar or arch.K,
+            "sliding_window": arch.window or 4096,  # without a layer that uses it, transformers needs one, too
+            "layer_types": [_LOCAL if local else _GLOBAL for local in arch.local()],
+            "rope_local_base_freq": local_theta,
+            "rope_parameters": {_LOCAL: {"rope_type": "default", "rope_theta": local_theta}, _GLOBAL: rope},
+            "pad_token_id": None,
+        }
+    return content
+
+
+def _rope_scaling(scaling: RopeScaling) -> dict[str, Any]:
+    keys = {"linear": ("factor",), "none": ()}.get(scaling.kind)
+    if keys is None:
+        keys = tuple(key for key in _ROPE_KEYS if key in _KINDS[scaling.kind])
+    settings = {key: getattr(scaling, _ROPE_KEYS[key]) for key in keys}
+    return {"rope_type": scaling.kind, **settings} if settings else {}
