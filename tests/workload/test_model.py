@@ -99,10 +99,18 @@ def test_capture_stops_after_the_last_layer_that_is_wanted(tokens_BxL: jax.Array
     np.testing.assert_allclose(whole["resid_post"][1], seen["resid_post"][0], rtol=1e-5, atol=1e-6)
 
 
+GEMMA = replace(
+    SMALL, window=5, global_every=3, local_rope_theta=1e4, rope_theta=1e6, query_pre_attn_scalar=12.0,
+    activation="gelu_tanh", qk_norm=True, post_norms=True, zero_centered_norms=True, scale_embeddings=True,
+    tie_embeddings=True,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("family", [SMALL, GEMMA], ids=["llama", "gemma"])
 def test_gradients_depend_neither_on_remat_nor_on_how_many_layers_keep_their_parameters(
-    tokens_BxL: jax.Array,
+    family: Architecture, tokens_BxL: jax.Array
 ) -> None:
-    arch = replace(SMALL, layers=3)
+    arch = replace(family, layers=3)
     params, segments_BxL = parameters(arch), jnp.zeros_like(tokens_BxL)
 
     def total(layers: Any, remat: tuple[str, ...], keep_gathered: int) -> jax.Array:
@@ -236,12 +244,16 @@ def test_attention_that_cannot_run_is_refused(
     assert kernels.problem(kind, platform, length, dtype) == rule
 
 
-def whole_attention(q: Any, k: Any, v: Any, segments_BxL: Any) -> Any:
+def whole_attention(
+    q: Any, k: Any, v: Any, segments_BxL: Any, window: int = 0, scale: float = 0.0
+) -> Any:
     """The reference: every query against every key, keys repeated."""
     L, H, K = q.shape[1:]
     k, v = (jnp.repeat(x, H // x.shape[2], axis=2) for x in (k, v))
-    seen = jnp.tril(jnp.ones((L, L), bool)) & (segments_BxL[:, :, None] == segments_BxL[:, None, :])
-    scores = jnp.where(seen[:, None], jnp.einsum("bqhk,bshk->bhqs", q, k) / K**0.5, -jnp.inf)
+    back = jnp.arange(L)[:, None] - jnp.arange(L)[None]
+    near = (back >= 0) & (back < (window or L))
+    seen = near & (segments_BxL[:, :, None] == segments_BxL[:, None, :])
+    scores = jnp.where(seen[:, None], jnp.einsum("bqhk,bshk->bhqs", q, k) * (scale or K**-0.5), -jnp.inf)
     return jnp.einsum("bhqs,bshk->bqhk", jax.nn.softmax(scores), v)
 
 
@@ -253,10 +265,18 @@ def with_gradients(attend: Any, q: Any, k: Any, v: Any, segments: Any, g: Any) -
 
 
 @pytest.mark.parametrize(
-    ("kind", "L", "K"),
-    [("splash", 256, 128), ("einsum", 100, 24), ("einsum", 300, 24)],
+    ("kind", "L", "K", "other"),
+    [
+        ("splash", 256, 128, {}),
+        ("einsum", 100, 24, {}),
+        ("einsum", 300, 24, {}),
+        ("splash", 1024, 128, {"window": 300, "scale": 0.05}),
+        ("einsum", 300, 24, {"window": 1}),
+        ("einsum", 300, 24, {"window": 129, "scale": 0.05}),
+        ("einsum", 300, 24, {"window": 300}),
+    ],
 )
-def test_attention_agrees_with_the_reference(kind: str, L: int, K: int) -> None:
+def test_attention_agrees_with_the_reference(kind: str, L: int, K: int, other: dict[str, Any]) -> None:
     """Grouped heads, two documents, forward and backward; the TPU's kernel is interpreted."""
     B, H, J = 1, 4, 2
     keys = jax.random.split(jax.random.key(5), 4)
@@ -265,8 +285,8 @@ def test_attention_agrees_with_the_reference(kind: str, L: int, K: int) -> None:
     )
     segments = jnp.where(jnp.arange(L) < L * 2 // 5, 0, 1)[None]
     with attention.interpreted():
-        z, gradients = with_gradients(attention.attend(kind), q, k, v, segments, g)
-    plain_z, plain_gradients = with_gradients(whole_attention, q, k, v, segments, g)
+        z, gradients = with_gradients(partial(attention.attend(kind), **other), q, k, v, segments, g)
+    plain_z, plain_gradients = with_gradients(partial(whole_attention, **other), q, k, v, segments, g)
     np.testing.assert_allclose(z, plain_z, rtol=2e-5, atol=2e-5)
     for a, b in zip(gradients, plain_gradients, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
@@ -285,10 +305,29 @@ def test_blocks_of_queries_take_less_than_half_the_memory() -> None:
 
 
 @pytest.mark.parametrize(
-    ("length", "block"), [(128, 128), (384, 384), (8192, 2048), (2176, 128), (5120, 1280)]
-)
-def test_splash_takes_the_largest_block_that_divides(length: int, block: int) -> None:
-    assert kernels.block_size(length) == block
+    ("length", "window", "block"),
+    [
+        (128, 0, 128), (384, 0, 384), (8192, 0, 2048), (2176, 0, 128), (5120, 0, 1280),
+        (8192, 4, 512), (8192, 1024, 1024), (8192, 4096, 2048),
+    ],
+)  # fmt: skip
+def test_splash_takes_the_largest_block_that_divides_and_not_far_more_than_a_window(
+    length: int, window: int, block: int
+) -> None:
+    assert kernels.block_size(length, window) == block
+
+
+def test_a_window_takes_scores_away() -> None:
+    """Of splash's 16 x 16 blocks each row computes two; einsum reads single keys."""
+    assert kernels.computed_share("splash", 8192, 512) == (16 + 15) / 256
+    assert kernels.computed_share("einsum", 2048, 2048) == kernels.computed_share("einsum", 2048)
+    assert kernels.computed_share("einsum", 2048, 1) == 128 / 2048
+    llama = replace(SMALL, window=0)
+    assert replace(llama, window=16).keys_per_token(16) == llama.keys_per_token(16) == 2 * 8
+    # Queries 0, 1, 2, … of 16 see 1, 2, 3, 4, 4, … keys; of the last block's diagonal half counts, as without a window.
+    mean = (1 + 2 + 3 + 4 * 13) / 16 - 4 / 32
+    assert replace(llama, window=4).keys_per_token(16) == pytest.approx(2 * mean)
+    assert replace(llama, window=4, global_every=2).keys_per_token(16) == pytest.approx(mean + 8)
 
 
 def test_parameters_depend_on_the_seed_and_their_name_alone() -> None:
