@@ -1,4 +1,4 @@
-"""The user's program of `tpu run`: a script, or a folder with one, and its packages."""
+"""The user's program of `tpu run`: a script, a folder with one, or a config of the trainer, and its packages."""
 
 import re
 import shlex
@@ -41,7 +41,8 @@ def read_program(
     """Read a program.
 
     Args:
-        path: a script, uploaded alone, or a folder, uploaded as a whole.
+        path: a script, uploaded alone; a folder, uploaded as a whole; or a TOML file of the trainer, whose
+            folder is uploaded.
         entry: script of the folder that starts; None: train.py, main.py, or the only script.
         requirements: file with packages; None: that of the folder, or inline metadata.
         words: arguments of the script.
@@ -56,17 +57,19 @@ def read_program(
         folder, name, reason = path, *_entry(path, entry)
     elif entry:
         raise CommandError(f"--entry {entry}: {path} is a script already\n    fix: its folder, or no --entry")
+    elif path.suffix == ".toml":
+        folder, name, reason = path.absolute().parent, path.name, "trained by the workload; its folder is uploaded"
     else:
         folder, name, reason = work / "code", path.name, "the script alone; a folder is uploaded whole"
         folder.mkdir()
         shutil.copy(path, folder / name)
-    if not name.endswith(".py"):
+    if not name.endswith((".py", ".toml")):
         raise CommandError(f"{name} is no Python script\n    fix: a .py file that starts the program")
     packages = requirements or _requirements(folder, folder / name, work)
     if requirements and not requirements.is_file():
         raise CommandError(f"--requirements {requirements}: no such file\n    fix: write it")
     listed = f"packages: {packages.name}" if packages else "packages: the workload's own (JAX, NumPy, Orbax)"
-    run = shlex.join(["python", name, *words])
+    run = shlex.join(["train" if name.endswith(".toml") else "python", name, *words])
     if not commands.can_start(run):
         rule = f"at most {commands.MAX_CHARACTERS} printable characters"
         raise CommandError(f"{run[:80]}…: not accepted by hosts: {rule}\n    fix: put options into a file")

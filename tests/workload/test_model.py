@@ -244,9 +244,7 @@ def test_attention_that_cannot_run_is_refused(
     assert kernels.problem(kind, platform, length, dtype) == rule
 
 
-def whole_attention(
-    q: Any, k: Any, v: Any, segments_BxL: Any, window: int = 0, scale: float = 0.0
-) -> Any:
+def whole_attention(q: Any, k: Any, v: Any, segments_BxL: Any, window: int = 0, scale: float = 0.0) -> Any:
     """The reference: every query against every key, keys repeated."""
     L, H, K = q.shape[1:]
     k, v = (jnp.repeat(x, H // x.shape[2], axis=2) for x in (k, v))

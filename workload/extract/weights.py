@@ -95,7 +95,7 @@ class Checkpoint:
     @property
     def arch(self) -> Architecture:
         """See `archive.Past.read`."""
-        return self._past.model
+        return self._past.decoder
 
     def identity(self) -> dict[str, Any]:
         """Return the run's settings and the save's file names, which orbax draws anew for each save."""

@@ -43,7 +43,9 @@ class Architecture:
     norm_epsilon: float = ruled(1e-6, between(0, 1))
     rope_theta: float = ruled(10_000.0, above(0))
     rope_scaling: RopeScaling = RopeScaling()
-    window: int = ruled(0, at_least(0))  # keys that a token of a local layer attends to, its own included; 0: all
+    window: int = ruled(
+        0, at_least(0)
+    )  # keys that a token of a local layer attends to, its own included; 0: all
     global_every: int = ruled(0, at_least(0))  # every so-manieth layer has no window; 0: each has it
     local_rope_theta: float = ruled(0.0, at_least(0))  # of layers with a window, unscaled; 0: as the others
     query_pre_attn_scalar: float = ruled(0.0, at_least(0))  # scores are divided by its root; 0: head_dim
@@ -159,7 +161,9 @@ def violations(arch: Architecture, key: Callable[[str], str] = "model.{}".format
 
     if not arch.head_dim and arch.d_model % arch.heads:
         rule = f"must be a multiple of {key('heads')}, {arch.heads}, unless {key('head_dim')} is set"
-        report("d_model", arch.d_model, rule, f"{arch.d_model // arch.heads * arch.heads or arch.heads} would do")
+        report(
+            "d_model", arch.d_model, rule, f"{arch.d_model // arch.heads * arch.heads or arch.heads} would do"
+        )
     elif arch.head_dim % 2:
         report("head_dim", arch.head_dim, "must be even: RoPE turns pairs", f"{arch.head_dim + 1}")
     elif arch.K % 2 or not arch.K:
@@ -186,6 +190,8 @@ def violations(arch: Architecture, key: Callable[[str], str] = "model.{}".format
         default = Architecture()
         own = [name for name in _VARIANTS if getattr(arch, name) != getattr(default, name)]
         rule = f"no model family has {', '.join(own)} and no other variant"
-        known = "; ".join(f"{name}: {', '.join(sorted(fields)) or 'none'}" for name, fields in FAMILIES.items())
+        known = "; ".join(
+            f"{name}: {', '.join(sorted(fields)) or 'none'}" for name, fields in FAMILIES.items()
+        )
         report(own[0], getattr(arch, own[0]), rule, f"use the variants of a family ({known})")
     return problems

@@ -23,8 +23,13 @@ class Attend(Protocol):
     """Attention of a layer."""
 
     def __call__(
-        self, q_BxLxHxK: Array, k_BxLxJxK: Array, v_BxLxJxK: Array, segments_BxL: Array,
-        window: int = 0, scale: float = 0.0,
+        self,
+        q_BxLxHxK: Array,
+        k_BxLxJxK: Array,
+        v_BxLxJxK: Array,
+        segments_BxL: Array,
+        window: int = 0,
+        scale: float = 0.0,
     ) -> Array:
         """Return z_BxLxHxK.
 
@@ -49,8 +54,12 @@ def attend(kind: str) -> Attend:
 
 
 def einsum(
-    q_BxLxHxK: Array, k_BxLxJxK: Array, v_BxLxJxK: Array, segments_BxL: Array,
-    window: int = 0, scale: float = 0.0,
+    q_BxLxHxK: Array,
+    k_BxLxJxK: Array,
+    v_BxLxJxK: Array,
+    segments_BxL: Array,
+    window: int = 0,
+    scale: float = 0.0,
 ) -> Array:
     """Attend by einsums, with softmax in float32, in blocks of queries with the keys up to their end; see `Attend`.
 
@@ -92,8 +101,12 @@ def _rows(
 
 
 def cudnn(
-    q_BxLxHxK: Array, k_BxLxJxK: Array, v_BxLxJxK: Array, segments_BxL: Array,
-    window: int = 0, scale: float = 0.0,
+    q_BxLxHxK: Array,
+    k_BxLxJxK: Array,
+    v_BxLxJxK: Array,
+    segments_BxL: Array,
+    window: int = 0,
+    scale: float = 0.0,
 ) -> Array:
     """Attend by cuDNN's fused kernel; the mask is a bias to it; see `Attend`."""
     mask_Bx1xLxL = _seen(segments_BxL, segments_BxL.shape[1], window)[:, None]
@@ -112,8 +125,12 @@ def _seen(segments_BxS: Array, rows: int, window: int) -> Array:
 
 
 def splash(
-    q_BxLxHxK: Array, k_BxLxJxK: Array, v_BxLxJxK: Array, segments_BxL: Array,
-    window: int = 0, scale: float = 0.0,
+    q_BxLxHxK: Array,
+    k_BxLxJxK: Array,
+    v_BxLxJxK: Array,
+    segments_BxL: Array,
+    window: int = 0,
+    scale: float = 0.0,
 ) -> Array:
     """Attend by the TPU's kernel: blocks in VMEM; those outside the mask are skipped; see `Attend`."""
     _, L, H, K = q_BxLxHxK.shape

@@ -141,7 +141,9 @@ def _turns(segments_BxL: Array, arch: Architecture) -> Turns:
     return {local: rope.turns(at_BxL, arch, local) for local in set(arch.local())}
 
 
-def _place(segments_BxL: Array, turns: Turns, arch: Architecture, attend: Attend, local: Array | None) -> Place:
+def _place(
+    segments_BxL: Array, turns: Turns, arch: Architecture, attend: Attend, local: Array | None
+) -> Place:
     """Return a layer's place; `local`, whether it has a window, is None where all layers are alike."""
     scale = {"scale": arch.score_scale} if arch.query_pre_attn_scalar else {}
 

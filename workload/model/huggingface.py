@@ -36,7 +36,9 @@ from workload.model.transformers_config import read_architecture as read_archite
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 SHARD_BYTES = 5 * 10**9  # of Hugging Face's files
 _DTYPES = ("F32", "F16", "BF16")
-_QUANTIZED = re.compile(r".*(_scale|_scale_inv|_zero_point|SCB|qweight|qzeros|scales|g_idx|absmax|quant_map|_packed)")
+_QUANTIZED = re.compile(
+    r".*(_scale|_scale_inv|_zero_point|SCB|qweight|qzeros|scales|g_idx|absmax|quant_map|_packed)"
+)
 _OF_LAYER = re.compile(r"model\.layers\.(\d+)\..*(?<!rotary_emb\.inv_freq)")
 
 

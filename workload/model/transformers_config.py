@@ -70,13 +70,20 @@ _NEEDED = {
     "intermediate_size": "d_ff",
     "vocab_size": "vocab_size",
 }
-_OPTIONAL = {"num_key_value_heads": "kv_heads", "head_dim": "head_dim", "sliding_window": "window"}  # may be null
+_OPTIONAL = {
+    "num_key_value_heads": "kv_heads",
+    "head_dim": "head_dim",
+    "sliding_window": "window",
+}  # may be null
 _KEYS = _NEEDED | _OPTIONAL | {
     "rms_norm_eps": "norm_epsilon",
     "tie_word_embeddings": "tie_embeddings",
     "query_pre_attn_scalar": "query_pre_attn_scalar",
 }  # fmt: skip
-_OF_WINDOWS = ("sliding_window", "query_pre_attn_scalar")  # settings that other families' files may have, unused
+_OF_WINDOWS = (
+    "sliding_window",
+    "query_pre_attn_scalar",
+)  # settings that other families' files may have, unused
 _ROPE_KEYS = {
     "factor": "factor",
     "original_max_position_embeddings": "original_length",
@@ -186,8 +193,14 @@ class _Reader:
         """Add window and pattern of the layers, from `layer_types` or Gemma's `sliding_window_pattern`."""
         types = self._content.get("layer_types")
         if self._family is not FAMILIES["gemma3_text"]:
-            if types is not None and set(_texts(types)) - {_GLOBAL} and self._family is not FAMILIES["mistral"]:
-                self._report("layer_types", types, f"this decoder supports {_GLOBAL} only", "use a model without it")
+            if (
+                types is not None
+                and set(_texts(types)) - {_GLOBAL}
+                and self._family is not FAMILIES["mistral"]
+            ):
+                self._report(
+                    "layer_types", types, f"this decoder supports {_GLOBAL} only", "use a model without it"
+                )
             return arch
         if types is None:
             every = self._content.get("sliding_window_pattern", 6)
@@ -197,7 +210,9 @@ class _Reader:
             types = [_LOCAL if (n + 1) % every else _GLOBAL for n in range(arch.layers)]
         patterns = {
             every: [_LOCAL if not every or (n + 1) % every else _GLOBAL for n in range(arch.layers)]
-            for every in (range(arch.layers + 1) if isinstance(types, list) and len(types) == arch.layers else ())
+            for every in (
+                range(arch.layers + 1) if isinstance(types, list) and len(types) == arch.layers else ()
+            )
         }
         every = next((every for every, pattern in patterns.items() if pattern == types), None)
         if every is None:
@@ -240,7 +255,9 @@ class _Reader:
             where = where if where == "rope_scaling" else f"rope_parameters.{_GLOBAL}"
             if arch.window:
                 arch = replace(arch, local_rope_theta=self._theta("rope_local_base_freq", base))
-        theta = self._theta(f"{where}.rope_theta" if "rope_theta" in rope else "rope_theta", rope.get("rope_theta", theta))
+        theta = self._theta(
+            f"{where}.rope_theta" if "rope_theta" in rope else "rope_theta", rope.get("rope_theta", theta)
+        )
         return replace(arch, rope_theta=theta, rope_scaling=self._scaling(rope, where))
 
     def _theta(self, path: str, value: Any) -> float:
@@ -278,7 +295,9 @@ class _Reader:
         scaling: RopeScaling = self._parsed(RopeScaling, _ROPE_KEYS, settings, f"{where}.")
         return replace(scaling, kind=kind)
 
-    def _report(self, path: str, value: Any, rule: str, fix: str = "get the file again, or correct it") -> None:
+    def _report(
+        self, path: str, value: Any, rule: str, fix: str = "get the file again, or correct it"
+    ) -> None:
         self.problems.append(Problem(path, "null" if value is None else shown(value, texts=False), rule, fix))
 
 
@@ -340,7 +359,8 @@ def config_json(arch: Architecture, dtype: str, generation: Generation) -> dict[
         content |= {
             "hidden_activation": "gelu_pytorch_tanh",
             "query_pre_attn_scalar": arch.query_pre_attn_scalar or arch.K,
-            "sliding_window": arch.window or 4096,  # without a layer that uses it, transformers needs one, too
+            "sliding_window": arch.window
+            or 4096,  # without a layer that uses it, transformers needs one, too
             "layer_types": [_LOCAL if local else _GLOBAL for local in arch.local()],
             "rope_local_base_freq": local_theta,
             "rope_parameters": {_LOCAL: {"rope_type": "default", "rope_theta": local_theta}, _GLOBAL: rope},

@@ -24,12 +24,13 @@ from workload.errors import Problem, RunError
 from workload.model import decoder, huggingface
 from workload.model.architecture import Architecture
 from workload.model.generation import Generation
+from workload.modules.config import ModuleConfig
 from workload.runs.errors import MissingObjectError
 from workload.runs.store import Store
 from workload.train import checksums, record
 from workload.train.checkpoints import FOLDER, list_steps, quiet_failures, read_checksums
 from workload.train.cluster import first_line
-from workload.train.config import OptimizerConfig
+from workload.train.config import Config, OptimizerConfig
 from workload.train.loop import digest
 from workload.train.optimizer import build
 
@@ -40,7 +41,7 @@ class Past:
 
     store: Store
     sha256: str  # of the settings that determine the losses
-    model: Architecture
+    model: Architecture | ModuleConfig
     optimizer: OptimizerConfig
     generation: Generation
 
@@ -59,7 +60,8 @@ class Past:
             where = f"{store.url}/{record.NAME}"
             raise RunError(f"{where}: not written by this version\n    fix: {fix}") from None
         problems: list[Problem] = []
-        model = settings.build(Architecture, exact["model"], "model.", problems)
+        kind = ModuleConfig if "module" in exact["model"] else Architecture
+        model = settings.build(kind, exact["model"], "model.", problems)
         optimizer = settings.build(OptimizerConfig, exact["optimizer"], "optimizer.", problems)
         if problems:
             listed = "\n  ".join(map(str, problems))
@@ -69,6 +71,31 @@ class Past:
         generation = Generation.read(length | written.get("generation", {}))
         return cls(store, sha256, model, optimizer, generation)
 
+    @property
+    def decoder(self) -> Architecture:
+        """Architecture of a run of the decoder.
+
+        Raises:
+            RunError: it is a run of a module.
+        """
+        if isinstance(self.model, Architecture):
+            return self.model
+        fix = "read its checkpoints with the module, or export their arrays"
+        raise RunError(f"{self.store.url}: a run of {self.model.module}, not of the decoder\n    fix: {fix}")
+
+    def _shapes(self, step: int) -> dict[str, Any]:
+        """Return the shapes of the parameters; those of a module are read from the checkpoint."""
+        if isinstance(self.model, Architecture):
+            return decoder.shapes(self.model, jnp.float32)
+        try:
+            stored = ocp.PyTreeCheckpointer().metadata(self._folder(step)).item_metadata.tree["params"]
+        except Exception as error:  # orbax and tensorstore raise any type
+            raise self._unreadable(step, error) from error
+        shapes: dict[str, Any] = jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), stored
+        )
+        return shapes
+
     def restore(self, step: int, whole_state: bool) -> Any:
         """Restore a checkpoint on this host: the whole state, or its parameters alone.
 
@@ -76,12 +103,10 @@ class Past:
             RunError: it can't be read.
         """
         device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-        params = decoder.shapes(self.model, jnp.float32)
+        params = self._shapes(step)
         abstract: dict[str, Any] = {"params": params}
         if whole_state:
-            from workload.train.config import Config
-
-            optimizer = build(Config(model=self.model, optimizer=self.optimizer))
+            optimizer = build(Config(optimizer=self.optimizer))
             abstract["opt_state"] = jax.eval_shape(optimizer.init, params)
         placed = jax.tree.map(
             lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=device), abstract
@@ -132,11 +157,15 @@ class Past:
         desired = ocp.checkpoint_utils.construct_restore_args(placed, strict=strict)
         arguments = ocp.args.PyTreeRestore(placed, restore_args=desired, partial_restore=partial)
         try:
-            return loader.restore(epath.Path(self.store.url) / FOLDER / str(step), args=arguments)
+            return loader.restore(self._folder(step), args=arguments)
         except Exception as error:  # orbax and tensorstore raise any type
-            raise RunError(
-                f"{self.store.url}: checkpoint {step} can't be read: {first_line(error)}"
-            ) from error
+            raise self._unreadable(step, error) from error
+
+    def _folder(self, step: int) -> Any:
+        return epath.Path(self.store.url) / FOLDER / str(step)
+
+    def _unreadable(self, step: int, error: Exception) -> RunError:
+        return RunError(f"{self.store.url}: checkpoint {step} can't be read: {first_line(error)}")
 
 
 @dataclass(frozen=True)

@@ -48,8 +48,12 @@ def _program(place: NamedSharding | None) -> Any:
 
 def _sums(state: Any) -> Array:
     return jnp.concatenate(
-        [_sum(leaf, _LAYERS in path) for path, leaf in jax.tree_util.tree_leaves_with_path(state)]
+        [_sum(leaf, _stacked(path, leaf)) for path, leaf in jax.tree_util.tree_leaves_with_path(state)]
     )
+
+
+def _stacked(path: tuple[Any, ...], leaf: Any) -> bool:
+    return path[-2:-1] == (_LAYERS,) and leaf.ndim > 1
 
 
 def _sum(array: Array, by_layer: bool) -> Array:
@@ -100,6 +104,6 @@ def _by_array(state: Any, sums: Array) -> dict[str, list[str]]:
     values = [f"{value:08x}" for value in np.asarray(sums).tolist()]
     named = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(state):
-        count = leaf.shape[0] if _LAYERS in path else 1
+        count = leaf.shape[0] if _stacked(path, leaf) else 1
         named[jax.tree_util.keystr(path)], values = values[:count], values[count:]
     return named

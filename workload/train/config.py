@@ -2,11 +2,11 @@
 
     workload train tiny.toml --set train.steps=20
 
-A config may extend another: `base = "llama-3.1-8b.toml"`.
+A config may extend another: `base = "llama-3.1-8b.toml"`. A [model] with `module` names a module of the user.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields, replace
 from importlib import resources
 from typing import Any
 
@@ -14,6 +14,7 @@ from settings_schema.rules import above, at_least, below, between, one_of
 from workload.errors import ConfigError, Problem
 from workload.model import points
 from workload.model.architecture import Architecture, violations
+from workload.modules.config import ModuleConfig
 from workload.runs.vertex_ids import ID, IS_ID, IS_TENSORBOARD, TENSORBOARD
 from workload.settings import build, matching, override, read, ruled
 from workload.train import flags
@@ -111,7 +112,7 @@ class ClusterConfig:
 class Config:
     """Settings of `workload train`."""
 
-    model: Architecture = field(default_factory=Architecture)
+    model: Architecture | ModuleConfig = field(default_factory=Architecture)
     data: DataConfig = DataConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     train: TrainConfig = TrainConfig()
@@ -120,6 +121,12 @@ class Config:
     checkpoint: CheckpointConfig = CheckpointConfig()
     cluster: ClusterConfig = ClusterConfig()
     observe: ObserveConfig = ObserveConfig()
+
+    @property
+    def decoder(self) -> Architecture:
+        """Architecture of a run of the decoder; not for a run of a module."""
+        assert isinstance(self.model, Architecture)
+        return self.model
 
     def identity(self) -> dict[str, Any]:
         """Return the settings that determine the losses; a run can't continue with any of them changed.
@@ -146,6 +153,12 @@ class Config:
         }
 
 
+_DECODERS_ALONE = [
+    (entry.name, entry.default)
+    for entry in fields(ComputeConfig)
+    if entry.name in ("attention", "remat", "examples_at_once", "keep_gathered", "loss_chunk_tokens")
+]
+
 PACKAGED = resources.files("workload") / "configs"
 
 
@@ -161,7 +174,12 @@ def load(name: str, overrides: Sequence[str] = ()) -> Config:
     """
     table = read(name, PACKAGED)
     problems = override(table, overrides)
-    config: Config = build(Config, table, "", problems)
+    model = table.get("model")
+    if isinstance(model, dict) and "module" in model:
+        config: Config = build(Config, {**table, "model": {}}, "", problems)
+        config = replace(config, model=build(ModuleConfig, model, "model.", problems))
+    else:
+        config = build(Config, table, "", problems)
     if not problems:
         problems += _cross_checks(config)
     if problems:
@@ -171,8 +189,8 @@ def load(name: str, overrides: Sequence[str] = ()) -> Config:
 
 def _cross_checks(config: Config) -> list[Problem]:
     """Return violations of rules between keys."""
-    optimizer, train = config.optimizer, config.train
-    problems = violations(config.model)
+    model, optimizer, train = config.model, config.optimizer, config.train
+    problems = violations(model) if isinstance(model, Architecture) else _of_module(config)
     if optimizer.warmup_steps >= train.steps:
         rule = f"must be less than train.steps, {train.steps}"
         fix = "warm up for a tenth of the run or less"
@@ -187,3 +205,13 @@ def _cross_checks(config: Config) -> list[Problem]:
         fix = 'e.g. ["vmem", "layouts"]'
         problems.append(Problem("compute.flags", str(list(config.compute.flags)), problem, fix))
     return problems
+
+
+def _of_module(config: Config) -> list[Problem]:
+    """Return settings of the decoder's step that a module decides itself."""
+    given = {f"compute.{name}": (getattr(config.compute, name), default) for name, default in _DECODERS_ALONE}
+    given["train.init_from"] = (config.train.init_from, "")
+    rule, fix = "is of the decoder: a module decides it itself", "remove it"
+    return [
+        Problem(key, repr(value), rule, fix) for key, (value, default) in given.items() if value != default
+    ]

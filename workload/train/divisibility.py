@@ -2,6 +2,7 @@
 
 from workload.errors import Problem
 from workload.model import kernels
+from workload.modules.config import ModuleConfig
 from workload.train.config import Config
 
 
@@ -31,6 +32,8 @@ def problems(
         violations.append(
             Problem("compute.examples_at_once", str(compute.examples_at_once), rule, "1, or 0 for all")
         )
+    if isinstance(config.model, ModuleConfig):
+        return violations
     if unfit := kernels.problem(compute.attention, platform, config.data.sequence_length, compute.dtype):
         violations.append(Problem("compute.attention", compute.attention, unfit, "auto"))
     return violations

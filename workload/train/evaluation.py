@@ -7,15 +7,14 @@ from jax import Array
 from workload.data.loader import Loader
 from workload.data.tokens import Dataset
 from workload.errors import ConfigError, Problem
-from workload.model.decoder import Params
 from workload.train.config import Config
-from workload.train.step import Batch, Step
+from workload.train.update import Batch, Params, TrainStep
 
 
 class Evaluation:
     """Evaluation on a fixed set of held-out batches."""
 
-    def __init__(self, config: Config, step: Step, trained: Dataset, held_out: Dataset):
+    def __init__(self, config: Config, step: TrainStep, trained: Dataset, held_out: Dataset):
         """Check the held-out tokens; compilation waits for the first evaluation.
 
         Raises:

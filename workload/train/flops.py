@@ -11,9 +11,10 @@ Forward and backward, per token, of length-L examples; recomputation by remat is
 window counts the keys in it, and twice as many in the non-causal convention.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 from workload.model.architecture import Architecture
+from workload.modules.config import ModuleConfig
 
 # A chip's peak in dense bfloat16 arithmetic, by JAX's name of the device.
 PEAK_TFLOPS = {
@@ -23,33 +24,24 @@ PEAK_TFLOPS = {
 }
 
 
-@dataclass(frozen=True)
-class ModelFlops:
-    """FLOPs per token of training, by convention."""
-
-    causal: float
-    non_causal: float
-    six_n: float
-
-
 def matmul_parameters(arch: Architecture) -> int:
     """Count the parameters of all matrix products per token; the embedding look-up is none."""
     layer = sum(shape[1] * shape[2] for shape in arch.shapes()["layers"].values() if len(shape) == 3)
     return arch.layers * layer + arch.vocab_size * arch.d_model
 
 
-def model_flops(arch: Architecture, length: int) -> ModelFlops:
-    """Return the FLOPs per token of an example of `length` tokens."""
-    dense = 6.0 * matmul_parameters(arch)
-    causal = 12.0 * arch.heads * arch.K * arch.keys_per_token(length)
-    return ModelFlops(causal=dense + causal, non_causal=dense + 2 * causal, six_n=6.0 * arch.parameters())
+def model_flops(
+    model: Architecture | ModuleConfig, length: int, module_parameters: int = 0
+) -> dict[str, float]:
+    """Return the FLOPs per token of an example of `length` tokens, by convention; of a module 6N alone."""
+    if isinstance(model, ModuleConfig):
+        return {"6N": 6.0 * module_parameters}
+    dense = 6.0 * matmul_parameters(model)
+    causal = 12.0 * model.heads * model.K * model.keys_per_token(length)
+    return {"causal": dense + causal, "non_causal": dense + 2 * causal, "6N": 6.0 * model.parameters()}
 
 
-def mfu(flops: ModelFlops, tokens_per_s_per_chip: float, peak_tflops: float) -> dict[str, float]:
+def mfu(flops: Mapping[str, float], tokens_per_s_per_chip: float, peak_tflops: float) -> dict[str, float]:
     """Return the share of a chip's peak, 0 to 1, by convention."""
     peak = peak_tflops * 1e12
-    return {
-        "causal": flops.causal * tokens_per_s_per_chip / peak,
-        "non_causal": flops.non_causal * tokens_per_s_per_chip / peak,
-        "6N": flops.six_n * tokens_per_s_per_chip / peak,
-    }
+    return {name: count * tokens_per_s_per_chip / peak for name, count in flops.items()}

@@ -1,4 +1,4 @@
-"""Train a decoder on token files, on all workers, as a pure function of (seed, step).
+"""Train a model on token files, on all workers, as a pure function of (seed, step).
 
     workload train tiny.toml --name first --dir /tmp/runs
 
@@ -27,7 +27,7 @@ from workload.data.loader import Loader
 from workload.data.tokens import Dataset
 from workload.errors import HopelessError, StoreError, TakenError
 from workload.host.heartbeat import Heartbeat
-from workload.model import decoder, huggingface
+from workload.model import huggingface
 from workload.runs.errors import MissingObjectError
 from workload.runs.goodput import GoodputRecorder
 from workload.runs.lease import Lease
@@ -45,7 +45,8 @@ from workload.train.profile import Profiler
 from workload.train.progress import Progress
 from workload.train.record import RunRecord
 from workload.train.sharding import make_mesh
-from workload.train.step import State, Step
+from workload.train.steps import make_step
+from workload.train.update import State
 
 _ASSUMED_BYTES_PER_S = 1e9  # of a host's writes, until a save was timed
 
@@ -82,7 +83,7 @@ class Run:
         self._heartbeat, self._durable = heartbeat, durable
         mesh = make_mesh(config.mesh, cluster.slices)
         check(config, mesh.size, jax.default_backend(), len(dataset))
-        self._step = Step(config, mesh, jax.default_backend(), len(cluster.slices))
+        self._step = make_step(config, mesh, jax.default_backend(), len(cluster.slices))
         flush = step_log.flush if step_log else lambda _: None
         self._checkpoints = Checkpoints(
             durable.steps, cluster, config.checkpoint, lease.check, flush, self._event
@@ -94,7 +95,7 @@ class Run:
         self._metrics: dict[int, dict[str, Array]] = {}  # on the devices, not fetched yet
         self._last_loss: float | None = None
         self._newest: int | None = None  # checkpoint of the last heartbeat
-        self._progress = Progress(config, mesh.size, cluster.devices[0].device_kind)
+        self._progress = Progress(config, mesh.size, cluster.devices[0].device_kind, self._step.parameters)
 
     def go(self) -> Outcome:
         """Restore or initialize, train to the end or to a preemption, save a checkpoint.
@@ -118,6 +119,7 @@ class Run:
             mesh=dict(mesh.shape),
             attention=f"{self._step.attention}: {self._step.attention_reason}",
             documents_begin_with=list(self._dataset.manifest.begin_of_document),
+            **self._step.placement,
         )
         observe, worker = config.observe, self._cluster.membership.worker
         last = observe.profile_from + observe.profile_steps - 1
@@ -182,22 +184,15 @@ class Run:
             self._step_log.evaluated(step, loss)
 
     def _first_state(self) -> State:
-        """Create the state before any update: read from weights, or drawn from the seed.
-
-        Each worker reads only its devices' parts of the weights. It draws whole parameters and keeps its
-        parts: about four minutes for 8 B parameters on a busy core, and memory for twice the largest.
-        """
-        config, abstract = self._config, self._step.state["params"]
+        """Create the state before any update: read from weights, or drawn from the seed."""
+        config = self._config
         if config.train.init_from:
-            params = huggingface.load(Path(config.train.init_from), config.model, abstract)
+            params = huggingface.load(
+                Path(config.train.init_from), config.decoder, self._step.state["params"]
+            )
             self._event("weights", folder=config.train.init_from)
         else:
-
-            def first(path: tuple[Any, ...], leaf: jax.ShapeDtypeStruct) -> Array:
-                values = decoder.draw(path[-1].key, leaf.shape, config.model, config.train.seed)
-                return jax.make_array_from_callback(leaf.shape, leaf.sharding, lambda index: values[index])
-
-            params = jax.tree_util.tree_map_with_path(first, abstract)
+            params = self._step.first_params()
         return {"params": params, "opt_state": self._step.first_optimizer_state(params)}
 
     def _begin(self, restored: Restored, new_mesh: bool) -> None:

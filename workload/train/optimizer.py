@@ -5,6 +5,7 @@ from typing import Any
 import jax
 import numpy as np
 import optax  # type: ignore[import-untyped]
+from jax import Array
 from numpy.typing import NDArray
 
 from workload.train.config import Config
@@ -50,10 +51,17 @@ def build(config: Config) -> optax.GradientTransformation:
     )
 
 
-def _decayed(params: Any) -> Any:
-    """Return the weight-decay mask: True for matrices, False for norms and biases."""
+def finished(opt_state: Any) -> Array:
+    """Return the number of finished updates that an optimizer's state counts."""
+    states = jax.tree.leaves(opt_state, is_leaf=lambda node: isinstance(node, optax.ScaleByAdamState))
+    count: Array = next(node.count for node in states if isinstance(node, optax.ScaleByAdamState))
+    return count
 
-    def matrix(path: tuple[Any, ...], _: Any) -> bool:
-        return "norm" not in path[-1].key and "bias" not in path[-1].key
+
+def _decayed(params: Any) -> Any:
+    """Return the weight-decay mask: True for matrices, False for norms, biases and other vectors."""
+
+    def matrix(path: tuple[Any, ...], leaf: Any) -> bool:
+        return leaf.ndim > 1 and not any(word in path[-1].key for word in ("norm", "bias", "scale"))
 
     return jax.tree_util.tree_map_with_path(matrix, params)

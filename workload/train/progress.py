@@ -16,10 +16,15 @@ class Progress:
     """Progress numbers for the step log, and lines for the terminal."""
 
     def __init__(
-        self, config: Config, chips: int, device_kind: str, clock: Callable[[], float] = time.monotonic
+        self,
+        config: Config,
+        chips: int,
+        device_kind: str,
+        parameters: int = 0,
+        clock: Callable[[], float] = time.monotonic,
     ):
         self._config, self._chips, self._clock = config, chips, clock
-        self._flops = flops.model_flops(config.model, config.data.sequence_length)
+        self._flops = flops.model_flops(config.model, config.data.sequence_length, parameters)
         self._peak = flops.PEAK_TFLOPS.get(device_kind)
         self._ends: deque[tuple[int, float]] = deque(maxlen=_WINDOW + 1)
         self._rates = learning_rates(config)
@@ -57,7 +62,6 @@ def _line(step: int, steps: int, loss: float, numbers: Mapping[str, Any]) -> str
     if "step_s" in numbers:
         parts += [f"{numbers['step_s']:.3g} s/step", f"{numbers['tokens_per_s_per_chip']:,.0f} tokens/s/chip"]
         parts.append(f"{numbers['left_s'] / 60:.1f} min left")
-    if "mfu_causal" in numbers:
-        shares = ", ".join(f"{numbers[f'mfu_{name}']:.1%} {name}" for name in ("causal", "non_causal", "6N"))
-        parts.append(f"MFU {shares}")
+    shares = [f"{share:.1%} {name[4:]}" for name, share in numbers.items() if name.startswith("mfu_")]
+    parts += [f"MFU {', '.join(shares)}"] if shares else []
     return "  ".join(parts)

@@ -17,11 +17,13 @@ from workload.data.tokens import Dataset
 from workload.errors import HopelessError
 from workload.model import generation, huggingface
 from workload.model.generation import Generation
+from workload.modules import source
+from workload.modules.config import ModuleConfig
 from workload.runs.errors import MissingObjectError
 from workload.runs.store import Store
 from workload.train.cluster import Cluster
 from workload.train.config import Config
-from workload.train.step import Step
+from workload.train.update import TrainStep
 
 NAME, TOKENIZER = "config.json", "tokenizer"
 _STEPS = "train.steps"
@@ -33,7 +35,7 @@ def compare_workers(cluster: Cluster, config: Config, tokens_sha256: str) -> Non
     Raises:
         HopelessError: on all workers, naming those that differ from worker 0.
     """
-    everything = {"tokens": tokens_sha256, "jaxlib": version("jaxlib"), **asdict(config)}
+    everything = {"tokens": tokens_sha256, "jaxlib": version("jaxlib"), **asdict(config), **_source(config)}
     settings: dict[str, Any] = json.loads(json.dumps(everything))
     changed = changes(cluster.agree(lambda: settings), settings)
     if unlike := cluster.dissenters(not changed):
@@ -48,7 +50,9 @@ def compare_workers(cluster: Cluster, config: Config, tokens_sha256: str) -> Non
 class RunRecord:
     """Record of a run, as this start on this worker sees it."""
 
-    def __init__(self, config: Config, step: Step, dataset: Dataset, cluster: Cluster, extend: bool = False):
+    def __init__(
+        self, config: Config, step: TrainStep, dataset: Dataset, cluster: Cluster, extend: bool = False
+    ):
         self._extend = extend
         chip = cluster.devices[0]
         program = {
@@ -60,7 +64,7 @@ class RunRecord:
         self._config, self._cluster, self._dataset = config, cluster, dataset
         # `exact`: settings that determine the losses; `rounding`: settings that change only their rounding.
         self._written: dict[str, Any] = {
-            "exact": {**config.identity(), "tokens": dataset.manifest.sha256},
+            "exact": {**config.identity(), "tokens": dataset.manifest.sha256, **_source(config)},
             "rounding": {**config.arithmetic(), "mesh": mesh, **program},
         }
 
@@ -98,7 +102,7 @@ class RunRecord:
         except MissingObjectError:
             weights = Path(self._config.train.init_from) if self._config.train.init_from else None
             if weights:  # before the run's name is bound to these weights
-                huggingface.check(weights, self._config.model)
+                huggingface.check(weights, self._config.decoder)
             self._keep_tokenizer(store, weights)
             self.write(store)
             return False
@@ -139,6 +143,12 @@ class RunRecord:
                     if path.is_file():
                         store.write(f"{TOKENIZER}/{path.name}", path.read_bytes())
                 return
+
+
+def _source(config: Config) -> dict[str, str]:
+    """Return the identity of a module's source; empty for the decoder."""
+    model = config.model
+    return {"source_sha256": source.digest(model.module)} if isinstance(model, ModuleConfig) else {}
 
 
 def refuse_other(store: Store, stored: dict[str, Any], given: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Training step, as a program for any mesh.
+"""Training step of the decoder, as a program for any mesh.
 
 The state is sharded over fsdp. Inside `shard_map` each device computes on its own examples: a
 parameter is gathered where a layer uses it, in the dtype of the computation, and its gradient is
@@ -7,101 +7,63 @@ then updates the sharded state.
 """
 # mypy: allow-untyped-calls
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax  # type: ignore[import-untyped]
 from jax import Array
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, PartitionSpec
 
 from workload.model import attention, decoder, kernels, loss
-from workload.model.decoder import Params
 from workload.model.remat import training_tap
-from workload.train import flags, optimizer, sharding
+from workload.train import sharding
 from workload.train.config import Config
 from workload.train.sharding import BATCH, DATA, FSDP
-
-State = dict[str, Any]
-Batch = dict[str, Array]
-"""tokens_BxL1 and segments_BxL1, int32: L inputs and the last target."""
+from workload.train.update import Batch, Params, State, TrainStep
 
 
-class Step:
-    """Train step for a (config, mesh): state shapes, initial optimizer state, update, loss."""
+class Step(TrainStep):
+    """Train step of the decoder."""
 
     def __init__(self, config: Config, mesh: Mesh, platform: str, slices: int = 1):
-        self.config, self.mesh, self.platform, self.slices = config, mesh, platform, slices
-        self._optimizer = optimizer.build(config)
-        params = decoder.shapes(config.model)
-        abstract = {"params": params, "opt_state": jax.eval_shape(self._optimizer.init, params)}
-        self.shardings = sharding.shardings(abstract, mesh)
+        params = decoder.shapes(config.decoder)
+        super().__init__(config, mesh, platform, slices, params)
         self.where = sharding.specs(params, mesh)
-        self.cuts = sharding.cuts(config.model, mesh)
-        self.state = jax.tree.map(_placed, abstract, self.shardings)
-        self.by_example = NamedSharding(mesh, BATCH)
-        length = config.data.sequence_length
+        self.cuts = sharding.cuts(config.decoder, mesh)
         self.attention, self.attention_reason = kernels.choose(
-            config.compute.attention, platform, length, config.compute.dtype
+            config.compute.attention, platform, config.data.sequence_length, config.compute.dtype
         )
-        shape = (config.train.batch_size, length + 1)
-        self.batch = {
-            name: jax.ShapeDtypeStruct(shape, jnp.int32, sharding=self.by_example)
-            for name in ("tokens_BxL1", "segments_BxL1")
-        }
 
-    def first_optimizer_state(self, params: Params) -> Any:
-        """Create the sharded optimizer state before any update."""
-        return jax.jit(self._optimizer.init, out_shardings=self.shardings["opt_state"])(params)
+    def first_params(self) -> Params:
+        """Draw whole parameters and keep this worker's parts.
 
-    def lower(self) -> Any:
-        """Lower the update for the mesh: (state, batch) -> (state, metrics)."""
-        replicated = NamedSharding(self.mesh, PartitionSpec())
-        update = jax.jit(
-            self._update,
-            in_shardings=(self.shardings, dict.fromkeys(self.batch, self.by_example)),
-            out_shardings=(self.shardings, replicated),
-            donate_argnums=0,
-        )
-        return update.lower(self.state, self.batch)
+        It takes about four minutes for 8 B parameters on a busy core, and memory for twice the largest.
+        """
+        config = self.config
 
-    def compile(self) -> Callable[[State, Batch], tuple[State, dict[str, Array]]]:
-        """Compile the update for the local devices."""
-        chosen = flags.options(self.config.compute, self.platform, self.slices)
-        compiled: Callable[[State, Batch], tuple[State, dict[str, Array]]] = self.lower().compile(
-            compiler_options=chosen
-        )
-        return compiled
+        def first(path: tuple[Any, ...], leaf: jax.ShapeDtypeStruct) -> Array:
+            values = decoder.draw(path[-1].key, leaf.shape, config.decoder, config.train.seed)
+            return jax.make_array_from_callback(leaf.shape, leaf.sharding, lambda index: values[index])
 
-    def compile_loss(self) -> Callable[[Params, Batch], tuple[Array, Array]]:
-        """Compile (params, batch) -> (sum of losses, number of targets)."""
-        replicated = NamedSharding(self.mesh, PartitionSpec())
-        sums = jax.shard_map(
+        params: Params = jax.tree_util.tree_map_with_path(first, self.state["params"])
+        return params
+
+    def _shardings(self, abstract: State) -> Any:
+        return sharding.shardings(abstract, self.mesh)
+
+    def _sums(self, params: Params, batch: Batch) -> tuple[Array, Array]:
+        run = jax.shard_map(
             partial(_local_sums, self),
             mesh=self.mesh,
-            in_specs=(self.where, dict.fromkeys(self.batch, BATCH)),
+            in_specs=(self.where, dict.fromkeys(batch, BATCH)),
             out_specs=(PartitionSpec(), PartitionSpec()),
             check_vma=False,
         )
-        placed = self.shardings["params"], dict.fromkeys(self.batch, self.by_example)
-        program = jax.jit(sums, in_shardings=placed, out_shardings=replicated)
-        lowered: Any = program.lower(self.state["params"], self.batch)
-        chosen = flags.options(self.config.compute, self.platform, self.slices)
-        compiled: Callable[[Params, Batch], tuple[Array, Array]] = lowered.compile(compiler_options=chosen)
-        return compiled
+        result: tuple[Array, Array] = run(params, batch)
+        return result
 
-    def _update(self, state: State, batch: Batch) -> tuple[State, dict[str, Array]]:
-        params = state["params"]
-        total, count, gradients = self._gradients(params, batch)
-        gradients = jax.tree.map(lambda gradient: gradient / count, gradients)
-        updates, opt_state = self._optimizer.update(gradients, state["opt_state"], params)
-        metrics = {"loss": total / count, "tokens": count, "gradient_norm": optax.tree.norm(gradients)}
-        return {"params": optax.apply_updates(params, updates), "opt_state": opt_state}, metrics
-
-    def _gradients(self, params: Params, batch: Batch) -> tuple[Array, Array, Params]:
-        """Return the sums over the whole batch of losses, counted targets and gradients."""
+    def _gradients(self, state: State, batch: Batch) -> tuple[Array, Array, Params]:
         where = self.where
         run = jax.shard_map(
             partial(_local_gradients, self),
@@ -110,7 +72,7 @@ class Step:
             out_specs=(PartitionSpec(), PartitionSpec(), where),
             check_vma=False,
         )
-        result: tuple[Array, Array, Params] = run(params, batch)
+        result: tuple[Array, Array, Params] = run(state["params"], batch)
         return result
 
 
@@ -161,7 +123,7 @@ def _local_loss(step: Step, params: Params, batch: Batch) -> tuple[Array, Array]
     A target counts if it belongs to the same document as the token before it.
     """
     config = step.config
-    arch, dtype = config.model, jnp.dtype(config.compute.dtype)
+    arch, dtype = config.decoder, jnp.dtype(config.compute.dtype)
     tokens_BxL, targets_BxL = batch["tokens_BxL1"][:, :-1], batch["tokens_BxL1"][:, 1:]
     segments_BxL, after_BxL = batch["segments_BxL1"][:, :-1], batch["segments_BxL1"][:, 1:]
     counted_BxL = (segments_BxL == after_BxL).astype(jnp.float32)
@@ -234,7 +196,3 @@ def _look_up_backward(kept: tuple[Array, tuple[int, ...]], gradient_BxLxD: Array
 
 
 look_up.defvjp(_look_up_forward, _look_up_backward)
-
-
-def _placed(leaf: Any, where: Any) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where)

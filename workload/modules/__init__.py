@@ -1,0 +1,1 @@
+"""Models of the user: modules of flax, trained as they are."""

@@ -1,0 +1,21 @@
+"""Settings of a user's module."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from settings_schema.rules import at_least, pattern
+from settings_schema.schema import setting
+from workload.settings import ruled
+
+_NAME = pattern(
+    r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", "PACKAGE.MODULE:CLASS", "e.g. my_model:Model, of my_model.py"
+)
+
+
+@dataclass(frozen=True)
+class ModuleConfig:
+    """Module of `flax.nnx` or `flax.linen` in place of the decoder."""
+
+    module: str = setting(rule=_NAME)  # class, or function that returns a module
+    settings: dict[str, Any] = setting(default={})  # arguments of its constructor
+    vocab_size: int = ruled(0, at_least(0), most=2**24)  # 0: of the tokens; for a constructor that takes it

@@ -1,0 +1,145 @@
+"""Training step of a user's module: the compiler's partitioner places its arithmetic.
+
+Parameters are sharded by the module's own annotations, or else along their longest axis that fsdp divides.
+The example's axis of a batch is split over the mesh, as for the decoder. Everything random in a step is a
+function of (seed, step), so that a repeated step has the same bits.
+"""
+# mypy: allow-untyped-calls
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax  # type: ignore[import-untyped]
+from jax import Array
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from workload.modules.config import ModuleConfig
+from workload.modules.module import Inputs, UserModule
+from workload.train import optimizer
+from workload.train.config import Config
+from workload.train.sharding import FSDP
+from workload.train.update import Batch, Params, State, TrainStep
+
+_EVALUATION = 0  # number of the step whose key an evaluation has; updates begin with 1
+_NOTES = 4  # in an event
+
+
+class ModuleStep(TrainStep):
+    """Train step of a `flax` module."""
+
+    def __init__(self, config: Config, mesh: Mesh, platform: str, slices: int = 1):
+        """Import and check the module.
+
+        Raises:
+            ConfigError: it can't be trained.
+        """
+        self.module = open_module(config)
+        self.attention, self.attention_reason = "module", "the module's own"
+        super().__init__(config, mesh, platform, slices, self.module.params)
+
+    def first_params(self) -> Params:
+        """Draw the parameters on the devices that hold them: the same values on any mesh."""
+        params: Params = jax.jit(self.module.first_params, out_shardings=self.shardings["params"])()
+        return params
+
+    def _shardings(self, abstract: State) -> Any:
+        notes: list[str] = []
+
+        def placed(path: tuple[Any, ...], leaf: Any) -> NamedSharding:
+            names = tuple(part.key for part in path)
+            spec, note = partition(self.module.annotations[names], leaf.shape, self.mesh.shape)
+            if note:
+                notes.append(f"{'.'.join(names)} {list(leaf.shape)}: {note}")
+            return NamedSharding(self.mesh, spec)
+
+        params = jax.tree_util.tree_map_with_path(placed, abstract["params"])
+        if notes:
+            self.placement = {"placement": notes[:_NOTES] + [f"{len(notes)} in all"] * (len(notes) > _NOTES)}
+        replicated = NamedSharding(self.mesh, PartitionSpec())
+        moments = optax.tree_map_params(
+            self._optimizer,
+            lambda _, where: where,
+            abstract["opt_state"],
+            params,
+            transform_non_params=lambda _: replicated,
+        )
+        return {"params": params, "opt_state": moments}
+
+    def _sums(self, params: Params, batch: Batch) -> tuple[Array, Array]:
+        return self.module.sums(params, batch, self._key(_EVALUATION), trains=False)
+
+    def _gradients(self, state: State, batch: Batch) -> tuple[Array, Array, Params]:
+        params, parts = state["params"], self.config.train.accumulate
+        key = self._key(optimizer.finished(state["opt_state"]) + 1)
+        differentiate = jax.value_and_grad(partial(self.module.sums, trains=True), has_aux=True)
+        if parts == 1:
+            (total, count), gradients = differentiate(params, batch, key)
+            return total, count, gradients
+
+        def part(carry: Any, piece: tuple[Batch, Array]) -> tuple[Any, None]:
+            (total, count), gradients = differentiate(params, *piece)
+            return jax.tree.map(jnp.add, carry, (total, count, gradients)), None
+
+        # Each part has examples of every device.
+        pieces = {name: x.reshape(-1, parts, x.shape[1]).swapaxes(0, 1) for name, x in batch.items()}
+        begin = (jnp.float32(0), jnp.float32(0), jax.tree.map(jnp.zeros_like, params))
+        (total, count, gradients), _ = jax.lax.scan(part, begin, (pieces, jax.random.split(key, parts)))
+        return total, count, gradients
+
+    def _key(self, step: Any) -> Array:
+        return jax.random.fold_in(jax.random.key(self.config.train.seed), step)
+
+
+def open_module(config: Config) -> UserModule:
+    """Import and check the config's module; see `UserModule`."""
+    assert isinstance(config.model, ModuleConfig)
+    dtype = jnp.dtype(config.compute.dtype)
+    train, length = config.train, config.data.sequence_length
+    inputs = Inputs(train.batch_size, length, config.model.vocab_size, dtype, train.seed)
+    return UserModule(config.model, inputs)
+
+
+def partition(
+    annotated: PartitionSpec, shape: tuple[int, ...], axes: Mapping[str, int]
+) -> tuple[PartitionSpec, str]:
+    """Return the partition of a parameter, and a note if it isn't the annotated one.
+
+    Args:
+        annotated: by the module; empty if it isn't annotated.
+        shape: of the parameter.
+        axes: sizes of the mesh's axes by name.
+    """
+    note, used = "", set()
+    entries: list[Any] = []
+    for length, entry in zip(shape, annotated, strict=False):
+        names = entry if isinstance(entry, tuple) else (entry,) if entry else ()
+        parts = 1
+        for name in names:
+            parts *= axes.get(name, 1)
+        refused = (
+            f"the mesh has no axis {', '.join(names)}"
+            if not axes.keys() >= set(names)
+            else f"{parts} devices don't divide {length}"
+            if length % parts
+            else f"{', '.join(names)} has another of its axes"
+            if used & set(names)
+            else ""
+        )
+        note = note or refused
+        entries.append(None if refused else entry)
+        used |= set() if refused else set(names)
+    if any(entries):
+        return PartitionSpec(*entries), note
+    if any(annotated) and not note:  # pragma: no branch
+        return PartitionSpec(*entries), ""
+    parts = axes[FSDP]
+    if parts == 1 or len(shape) < 2:
+        return PartitionSpec(), note
+    fitting = [axis for axis, length in enumerate(shape) if length % parts == 0]
+    if not fitting:
+        return PartitionSpec(), f"{note or f'fsdp = {parts} divides no axis'}; whole on every device"
+    axis = max(fitting, key=lambda axis: shape[axis])
+    return PartitionSpec(*[None] * axis, FSDP), f"{note}; split along axis {axis} instead" if note else ""

@@ -1,0 +1,122 @@
+"""Update of a state by a batch, compiled for a mesh, whatever the model.
+
+The state is {params, opt_state}; checkpoints, digests and logs know nothing else of a model.
+"""
+# mypy: allow-untyped-calls
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax  # type: ignore[import-untyped]
+from jax import Array
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from workload.train import flags, optimizer
+from workload.train.config import Config
+from workload.train.sharding import BATCH
+
+Params = dict[str, Any]
+State = dict[str, Any]
+Batch = dict[str, Array]
+"""tokens_BxL1 and segments_BxL1, int32: L inputs and the last target."""
+
+
+class TrainStep(ABC):
+    """Train step for a (config, mesh): state shapes, initial state, update, loss.
+
+    Attributes:
+        attention: the chosen kernel, or `module`.
+        attention_reason: why.
+        state: shapes and shardings.
+        placement: a note on arrays that aren't placed as wished, for the log.
+    """
+
+    attention: str
+    attention_reason: str
+    placement: dict[str, Any]
+
+    def __init__(self, config: Config, mesh: Mesh, platform: str, slices: int, params: Params):
+        self.config, self.mesh, self.platform, self.slices = config, mesh, platform, slices
+        self.placement = {}
+        self._optimizer = optimizer.build(config)
+        abstract = {"params": params, "opt_state": jax.eval_shape(self._optimizer.init, params)}
+        self.shardings = self._shardings(abstract)
+        self.state = jax.tree.map(_placed, abstract, self.shardings)
+        self.by_example = NamedSharding(mesh, BATCH)
+        shape = (config.train.batch_size, config.data.sequence_length + 1)
+        self.batch = {
+            name: jax.ShapeDtypeStruct(shape, jnp.int32, sharding=self.by_example)
+            for name in ("tokens_BxL1", "segments_BxL1")
+        }
+
+    @property
+    def parameters(self) -> int:
+        """Number of parameters."""
+        return sum(leaf.size for leaf in jax.tree.leaves(self.state["params"]))
+
+    @abstractmethod
+    def first_params(self) -> Params:
+        """Create the parameters before any update, from the seed."""
+
+    @abstractmethod
+    def _shardings(self, abstract: State) -> Any:
+        """Return the sharding of every array of the state."""
+
+    @abstractmethod
+    def _gradients(self, state: State, batch: Batch) -> tuple[Array, Array, Params]:
+        """Return the sums over the whole batch of losses, counted targets and gradients."""
+
+    @abstractmethod
+    def _sums(self, params: Params, batch: Batch) -> tuple[Array, Array]:
+        """Return the sums over the whole batch of losses and counted targets."""
+
+    def first_optimizer_state(self, params: Params) -> Any:
+        """Create the sharded optimizer state before any update."""
+        return jax.jit(self._optimizer.init, out_shardings=self.shardings["opt_state"])(params)
+
+    def lower(self) -> Any:
+        """Lower the update for the mesh: (state, batch) -> (state, metrics)."""
+        replicated = NamedSharding(self.mesh, PartitionSpec())
+        update = jax.jit(
+            self._update,
+            in_shardings=(self.shardings, dict.fromkeys(self.batch, self.by_example)),
+            out_shardings=(self.shardings, replicated),
+            donate_argnums=0,
+        )
+        return update.lower(self.state, self.batch)
+
+    def compile(self) -> Callable[[State, Batch], tuple[State, dict[str, Array]]]:
+        """Compile the update for the local devices."""
+        compiled: Callable[[State, Batch], tuple[State, dict[str, Array]]] = self.lower().compile(
+            compiler_options=self._options()
+        )
+        return compiled
+
+    def compile_loss(self) -> Callable[[Params, Batch], tuple[Array, Array]]:
+        """Compile (params, batch) -> (sum of losses, number of targets)."""
+        placed = self.shardings["params"], dict.fromkeys(self.batch, self.by_example)
+        replicated = NamedSharding(self.mesh, PartitionSpec())
+        program = jax.jit(self._sums, in_shardings=placed, out_shardings=replicated)
+        lowered: Any = program.lower(self.state["params"], self.batch)
+        compiled: Callable[[Params, Batch], tuple[Array, Array]] = lowered.compile(
+            compiler_options=self._options()
+        )
+        return compiled
+
+    def _options(self) -> dict[str, Any] | None:
+        return flags.options(self.config.compute, self.platform, self.slices)
+
+    def _update(self, state: State, batch: Batch) -> tuple[State, dict[str, Array]]:
+        params = state["params"]
+        total, count, gradients = self._gradients(state, batch)
+        gradients = jax.tree.map(lambda gradient: gradient / count, gradients)
+        updates, opt_state = self._optimizer.update(gradients, state["opt_state"], params)
+        metrics = {"loss": total / count, "tokens": count, "gradient_norm": optax.tree.norm(gradients)}
+        return {"params": optax.apply_updates(params, updates), "opt_state": opt_state}, metrics
+
+
+def _placed(leaf: Any, where: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where)
