@@ -138,6 +138,7 @@ class _Reader:
     def __init__(self, content: Mapping[str, Any]):
         self._content = content
         self.problems: list[Problem] = []
+        self._rope = "rope_parameters"  # key of the settings that count
         name = content.get("model_type")
         known = FAMILIES.get(name) if isinstance(name, str) else None
         if not known:
@@ -166,7 +167,7 @@ class _Reader:
         arch = self._with_kinds_of_layers(replace(arch, **self._family.variants))
         arch = self._with_rope(arch)
         if not self.problems:
-            self.problems += violations(arch, _key)
+            self.problems += violations(arch, self._key)
         return replace(arch, kv_heads=arch.J, head_dim=arch.K) if not self.problems else arch
 
     def _refuse(self) -> None:
@@ -255,6 +256,7 @@ class _Reader:
             where = where if where == "rope_scaling" else f"rope_parameters.{_GLOBAL}"
             if arch.window:
                 arch = replace(arch, local_rope_theta=self._theta("rope_local_base_freq", base))
+        self._rope = where
         theta = self._theta(
             f"{where}.rope_theta" if "rope_theta" in rope else "rope_theta", rope.get("rope_theta", theta)
         )
@@ -282,10 +284,11 @@ class _Reader:
             if settings.get(key, 0) is None:
                 del settings[key]
         longest = self._content.get("max_position_embeddings", 8192)
-        original = self._content.get("original_max_position_embeddings") or longest
-        if self._content.get("original_max_position_embeddings"):
-            settings["original_max_position_embeddings"] = original
-        settings.setdefault("original_max_position_embeddings", original)
+        if kind == "linear":
+            settings.pop("original_max_position_embeddings", None)
+        elif own := self._content.get("original_max_position_embeddings"):
+            settings["original_max_position_embeddings"] = own
+        original = kind == "linear" or settings.setdefault("original_max_position_embeddings", longest)
         required = {"llama3": ("factor", "low_freq_factor", "high_freq_factor")}.get(kind, ("factor",))
         for key in required:
             if key not in settings:
@@ -295,17 +298,16 @@ class _Reader:
         scaling: RopeScaling = self._parsed(RopeScaling, _ROPE_KEYS, settings, f"{where}.")
         return replace(scaling, kind=kind)
 
+    def _key(self, name: str) -> str:
+        """Return the key of a field of `Architecture`, for messages."""
+        keys = {field: key for key, field in (_KEYS | _ROPE_KEYS).items()}
+        leaf = name.removeprefix("rope_scaling.")
+        return f"{self._rope}.{keys.get(leaf, leaf)}" if leaf != name else keys.get(name, name)
+
     def _report(
         self, path: str, value: Any, rule: str, fix: str = "get the file again, or correct it"
     ) -> None:
         self.problems.append(Problem(path, "null" if value is None else shown(value, texts=False), rule, fix))
-
-
-def _key(name: str) -> str:
-    """Return the key of a field of `Architecture`, for messages."""
-    inverse = {field: key for key, field in (_KEYS | _ROPE_KEYS).items()}
-    leaf = name.removeprefix("rope_scaling.")
-    return f"rope_parameters.{inverse.get(leaf, leaf)}" if leaf != name else inverse.get(name, name)
 
 
 def _texts(value: Any) -> list[str]:

@@ -8,7 +8,9 @@ from settings_schema.schema import setting
 from workload.settings import ruled
 
 _NAME = pattern(
-    r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", "PACKAGE.MODULE:CLASS", "e.g. my_model:Model, of my_model.py"
+    r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*",
+    "PACKAGE.MODULE:CLASS",
+    "e.g. my_model:Model, of my_model.py",
 )
 
 

@@ -92,7 +92,9 @@ class UserModule:
         state = nnx.state(self._construct(), nnx.Param)
         return _nested({path: variable.get_value() for path, variable in nnx.to_flat_state(state)})
 
-    def sums(self, params: Params, batch: Mapping[str, Array], key: Array, trains: bool) -> tuple[Array, Array]:
+    def sums(
+        self, params: Params, batch: Mapping[str, Array], key: Array, trains: bool
+    ) -> tuple[Array, Array]:
         """Return the sum of the losses of a batch and the number of its counted targets.
 
         Args:
@@ -152,7 +154,9 @@ class UserModule:
                 given.setdefault(name, getattr(inputs, name))
         with nnx.use_eager_sharding(False):  # the step places the arrays
             if not self._linen:
-                return self._make(**given, **({"rngs": nnx.Rngs(inputs.seed)} if "rngs" in self._takes else {}))
+                return self._make(
+                    **given, **({"rngs": nnx.Rngs(inputs.seed)} if "rngs" in self._takes else {})
+                )
             rngs = nnx.Rngs(default=inputs.seed, params=inputs.seed, dropout=inputs.seed)
             model = nnx.bridge.ToNNX(self._make(**given), rngs=rngs)
             tokens = jnp.zeros((1, inputs.length + 1), jnp.int32)
@@ -205,7 +209,9 @@ class UserModule:
             fix = "e.g. nnx.LayerNorm for nnx.BatchNorm; decode=False" if kind != "Variable" else ""
             problems.append(self._problem(rule, fix))
         if not nnx.to_flat_state(params):
-            problems.append(self._problem("holds no parameters (nnx.Param)", "create them in its constructor"))
+            problems.append(
+                self._problem("holds no parameters (nnx.Param)", "create them in its constructor")
+            )
         if problems:
             raise self._refusal(problems)
 

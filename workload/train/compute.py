@@ -13,6 +13,8 @@ class ComputeConfig:
     dtype: str = ruled("float32", one_of("float32", "bfloat16"))  # of activations; parameters stay float32
     reduce_dtype: str = ruled("float32", one_of("float32", "bfloat16"))  # of gradients summed over chips
     attention: str = ruled("auto", one_of("auto", "splash", "cudnn", "einsum"))
+    # Arithmetic of products with a layer's matrices: that of dtype, or int8 in the forward pass, by qwix.
+    products: str = ruled("dtype", one_of("dtype", "int8"))
     remat: WORDS = ("none",)  # values kept for the backward pass; see `model/remat.py`
     # Examples that a chip passes through a layer at once; 0: all of its own. 1 saves the most memory. Fewer
     # than all put a loop into the layer, where JAX 0.10 overlaps no collective with a matmul.

@@ -12,7 +12,8 @@ from typing import Any
 
 from settings_schema.rules import above, at_least, below, between, one_of
 from workload.errors import ConfigError, Problem
-from workload.model import points
+from workload.model import adapters, points
+from workload.model.adapters import LoraConfig
 from workload.model.architecture import Architecture, violations
 from workload.modules.config import ModuleConfig
 from workload.runs.vertex_ids import ID, IS_ID, IS_TENSORBOARD, TENSORBOARD
@@ -116,6 +117,7 @@ class Config:
     data: DataConfig = DataConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     train: TrainConfig = TrainConfig()
+    lora: LoraConfig = LoraConfig()
     compute: ComputeConfig = field(default_factory=ComputeConfig)
     mesh: MeshConfig = MeshConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
@@ -136,6 +138,11 @@ class Config:
         identity = {name: asdict(getattr(self, name)) for name in ("model", "data", "optimizer", "train")}
         del identity["data"]["path"], identity["train"]["accumulate"]
         identity["compute"] = {"dtype": self.compute.dtype, "reduce_dtype": self.compute.reduce_dtype}
+        # Left out where they are off, as from runs that began before there were these settings.
+        if self.compute.products != "dtype":
+            identity["compute"]["products"] = self.compute.products
+        if self.lora.rank:
+            identity["lora"] = asdict(self.lora)
         return identity
 
     def arithmetic(self) -> dict[str, Any]:
@@ -156,7 +163,8 @@ class Config:
 _DECODERS_ALONE = [
     (entry.name, entry.default)
     for entry in fields(ComputeConfig)
-    if entry.name in ("attention", "remat", "examples_at_once", "keep_gathered", "loss_chunk_tokens")
+    if entry.name
+    in ("attention", "remat", "examples_at_once", "keep_gathered", "loss_chunk_tokens", "products")
 ]
 
 PACKAGED = resources.files("workload") / "configs"
@@ -191,6 +199,7 @@ def _cross_checks(config: Config) -> list[Problem]:
     """Return violations of rules between keys."""
     model, optimizer, train = config.model, config.optimizer, config.train
     problems = violations(model) if isinstance(model, Architecture) else _of_module(config)
+    problems += adapters.problems(config.lora, train.init_from, config.compute.products)
     if optimizer.warmup_steps >= train.steps:
         rule = f"must be less than train.steps, {train.steps}"
         fix = "warm up for a tenth of the run or less"
@@ -210,7 +219,7 @@ def _cross_checks(config: Config) -> list[Problem]:
 def _of_module(config: Config) -> list[Problem]:
     """Return settings of the decoder's step that a module decides itself."""
     given = {f"compute.{name}": (getattr(config.compute, name), default) for name, default in _DECODERS_ALONE}
-    given["train.init_from"] = (config.train.init_from, "")
+    given |= {"train.init_from": (config.train.init_from, ""), "lora.rank": (config.lora.rank, 0)}
     rule, fix = "is of the decoder: a module decides it itself", "remove it"
     return [
         Problem(key, repr(value), rule, fix) for key, (value, default) in given.items() if value != default

@@ -27,7 +27,6 @@ from workload.data.loader import Loader
 from workload.data.tokens import Dataset
 from workload.errors import HopelessError, StoreError, TakenError
 from workload.host.heartbeat import Heartbeat
-from workload.model import huggingface
 from workload.runs.errors import MissingObjectError
 from workload.runs.goodput import GoodputRecorder
 from workload.runs.lease import Lease
@@ -129,6 +128,7 @@ class Run:
             self._cluster.agree(self._durable.begin)
             restored = self._checkpoints.restore(self._step.state)
             self._begin(restored, new_mesh)
+            self._step.prepare()
             state = restored.state or self._first_state()
         with goodput.doing("compile"):
             if self._cluster.leader:
@@ -185,14 +185,9 @@ class Run:
 
     def _first_state(self) -> State:
         """Create the state before any update: read from weights, or drawn from the seed."""
-        config = self._config
-        if config.train.init_from:
-            params = huggingface.load(
-                Path(config.train.init_from), config.decoder, self._step.state["params"]
-            )
-            self._event("weights", folder=config.train.init_from)
-        else:
-            params = self._step.first_params()
+        if self._config.train.init_from:
+            self._event("weights", folder=self._config.train.init_from)
+        params = self._step.first_params()
         return {"params": params, "opt_state": self._step.first_optimizer_state(params)}
 
     def _begin(self, restored: Restored, new_mesh: bool) -> None:
