@@ -43,8 +43,8 @@ MODELS = {
     "mistral": Architecture(layers=2, d_model=32, heads=4, kv_heads=2, d_ff=48, vocab_size=61, window=7),
     "gemma3": Architecture(
         layers=3, d_model=32, heads=4, kv_heads=2, head_dim=16, d_ff=40, vocab_size=61,
-        rope_theta=1e6, rope_scaling=RopeScaling("linear", 8.0), window=5, global_every=2, local_rope_theta=1e4,
-        query_pre_attn_scalar=12.0, activation="gelu_tanh", qk_norm=True, post_norms=True,
+        rope_theta=1e6, rope_scaling=RopeScaling("linear", 8.0), local_rope_theta=1e4,
+        window=5, global_every=2, query_pre_attn_scalar=12.0, activation="gelu_tanh", qk_norm=True, post_norms=True,
         zero_centered_norms=True, scale_embeddings=True, tie_embeddings=True,
     ),
 }  # fmt: skip

@@ -322,7 +322,7 @@ def test_a_window_takes_scores_away() -> None:
     assert kernels.computed_share("einsum", 2048, 1) == 128 / 2048
     llama = replace(SMALL, window=0)
     assert replace(llama, window=16).keys_per_token(16) == llama.keys_per_token(16) == 2 * 8
-    # Queries 0, 1, 2, … of 16 see 1, 2, 3, 4, 4, … keys; of the last block's diagonal half counts, as without a window.
+    # Queries 0, 1, 2, … of 16 see 1, 2, 3, 4, 4, … keys; half the diagonal counts, as without a window.
     mean = (1 + 2 + 3 + 4 * 13) / 16 - 4 / 32
     assert replace(llama, window=4).keys_per_token(16) == pytest.approx(2 * mean)
     assert replace(llama, window=4, global_every=2).keys_per_token(16) == pytest.approx(mean + 8)

@@ -112,7 +112,7 @@ class HuggingFace:
         if cut:
             raise DataError(
                 f"{file}: has {' and '.join(cut)}, which would change documents in silence\n"
-                f"    fix: set {' and '.join(map(repr, cut))} to null in a copy of it, as transformers does on its own"
+                f"    fix: set {' and '.join(map(repr, cut))} to null in a copy of it"
             )
         self._tokenizer.encode_special_tokens = not templated
         self.name = file.parent.name or file.name

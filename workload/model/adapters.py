@@ -1,6 +1,6 @@
-"""Adapters of low rank beside a decoder's frozen matrices (LoRA; Hu et al., 2021): settings, shapes, first values.
+"""Adapters of low rank beside a decoder's frozen matrices: settings, shapes, first values.
 
-A matrix W of D x F becomes W + alpha / rank · A B, with A of D x P and B of P x F.
+LoRA (Hu et al., 2021): a matrix W of D x F becomes W + alpha / rank · A B, with A of D x P and B of P x F.
 """
 
 import re
@@ -30,7 +30,7 @@ PROJECTIONS = {
 
 @dataclass(frozen=True)
 class LoraConfig:
-    """Adapters that are trained in place of all parameters; the weights of train.init_from stay as they are."""
+    """Adapters, trained in place of the parameters; the weights of train.init_from are frozen."""
 
     rank: int = ruled(0, at_least(0), most=4096)  # of each adapter; 0: none, all parameters are trained
     alpha: float = ruled(16.0, above(0))  # adapters count alpha / rank

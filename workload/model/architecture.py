@@ -78,7 +78,7 @@ class Architecture:
         return tuple(self.window > 0 and not (every and (n + 1) % every == 0) for n in range(self.layers))
 
     def keys_per_token(self, length: int) -> float:
-        """Return the keys that a token attends to on average, summed over the layers, as causal FLOPs count."""
+        """Return the mean number of keys that a token attends to, summed over layers; of all keys, half."""
         near = min(self.window, length)
         local = sum(self.local())
         return (self.layers - local) * length / 2 + local * (near - near**2 / (2 * length))

@@ -1,4 +1,4 @@
-"""Causal attention within segments, and within a window if a layer has one, by the platform's best implementation.
+"""Causal attention within segments and a layer's window, by the platform's best implementation.
 
 On TPU JAX's splash kernel; on GPU cuDNN's, through `jax.nn.dot_product_attention`; elsewhere, and for
 shapes that a kernel doesn't support, plain einsums. Grouped keys and values are never repeated.
@@ -61,10 +61,10 @@ def einsum(
     window: int = 0,
     scale: float = 0.0,
 ) -> Array:
-    """Attend by einsums, with softmax in float32, in blocks of queries with the keys up to their end; see `Attend`.
+    """Attend by einsums, in blocks of queries with the keys that they may attend to; see `Attend`.
 
-    Most scores outside the mask are never computed, and a block's scores are recomputed in the backward
-    pass. Heads are moved to the front once, not in every block.
+    Softmax is in float32. Most scores outside the mask are never computed, and a block's scores are
+    recomputed in the backward pass. Heads are moved to the front once, not in every block.
     """
     B, L, H, K = q_BxLxHxK.shape
     J = k_BxLxJxK.shape[2]

@@ -49,9 +49,9 @@ def shapes(arch: Architecture, dtype: Any = jnp.float32) -> Params:
 def draw(name: str, shape: tuple[int, ...], arch: Architecture, seed: int) -> NDArray[np.float32]:
     """Draw a parameter's initial value, a function of the seed and its name alone.
 
-    Norms begin at a scale of one, biases at zero. Matrices are normal with variance 1 / fan-in, or 1 / (2N · fan-in)
-    for the two of each layer that add to the residual stream. Drawn by NumPy: compiling a generator for
-    every matrix would take longer than the steps of a small run.
+    Norms begin at a scale of one, biases at zero. Matrices are normal with variance 1 / fan-in, or
+    1 / (2N · fan-in) for the two of each layer that add to the residual stream. Drawn by NumPy: compiling a
+    generator for every matrix would take longer than the steps of a small run.
     """
     if "norm" in name:
         return np.full(shape, 0.0 if arch.zero_centered_norms else 1.0, np.float32)

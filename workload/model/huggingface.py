@@ -219,7 +219,7 @@ def _opened(folder: Path, arch: Architecture, whole: bool) -> Weights:
         shown = "\n    ".join(problems[:8]) + (
             f"\n    and {len(problems) - 8} more" if len(problems) > 8 else ""
         )
-        fix = "get config.json and weights of one model, unquantized; or set [model] to the weights' architecture"
+        fix = "get config.json and weights of one model, unquantized, or set [model] to their architecture"
         raise WeightsError(f"{folder}: {len(problems)} tensors don't fit\n    {shown}\n    fix: {fix}")
     return weights
 

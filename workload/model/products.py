@@ -1,7 +1,7 @@
-"""Products with a layer's matrices by qwix: adapters beside frozen matrices, quantized matrices, int8 arithmetic.
+"""Products with a layer's matrices by qwix: adapters, quantized matrices, int8 arithmetic.
 
-qwix changes the products of `flax` modules. A matrix becomes such a module where it is multiplied, so that the
-decoder's parameters remain plain arrays.
+qwix changes the products of `flax` modules. A matrix becomes such a module where it is multiplied, so that
+the decoder's parameters remain plain arrays.
 """
 # mypy: allow-untyped-calls
 

@@ -1,6 +1,6 @@
 """Reading of transformers' `config.json` by the rules that a config's [model] obeys, and writing of it.
 
-Absent settings have the defaults of transformers 5; settings that would change the model and aren't supported are refused.
+Absent settings have the defaults of transformers 5; unsupported ones that would change the model are refused.
 """
 
 import json
@@ -227,9 +227,9 @@ class _Reader:
         return replace(arch, global_every=every)
 
     def _with_rope(self, arch: Architecture) -> Architecture:
-        """Add the rotary frequencies: `rope_parameters`, and `rope_theta` and `rope_scaling` of transformers before 5.
+        """Add the rotary frequencies, from `rope_parameters` or the keys of transformers before 5.
 
-        As there, `rope_scaling` counts where a file has both.
+        As in transformers, `rope_scaling` counts where a file has both.
         """
         gemma = self._family is FAMILIES["gemma3_text"]
         where = "rope_scaling" if self._content.get("rope_scaling") else "rope_parameters"

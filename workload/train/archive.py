@@ -162,7 +162,7 @@ class Past:
             WeightsError: the weights are no longer there, or others.
         """
         folder, device = Path(self.base), jax.sharding.SingleDeviceSharding(jax.devices()[0])
-        if not self.base_sha256 == huggingface.digest(folder):
+        if self.base_sha256 != huggingface.digest(folder):
             fix = "put the weights that it was trained beside back there"
             raise WeightsError(f"{folder}: has other weights than the run was trained beside\n    fix: {fix}")
         placed = jax.tree.map(

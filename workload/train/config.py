@@ -117,7 +117,7 @@ class Config:
     data: DataConfig = DataConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     train: TrainConfig = TrainConfig()
-    lora: LoraConfig = LoraConfig()
+    lora: LoraConfig = field(default_factory=LoraConfig)
     compute: ComputeConfig = field(default_factory=ComputeConfig)
     mesh: MeshConfig = MeshConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()

@@ -74,7 +74,8 @@ class TrainStep(ABC):
         """Return the sums over the whole batch of losses and counted targets."""
 
     def prepare(self) -> None:
-        """Read what a step needs beside its state, before it is compiled."""
+        """Read arrays that aren't part of the state, before the step is compiled."""
+        return
 
     def first_optimizer_state(self, params: Params) -> Any:
         """Create the sharded optimizer state before any update."""
