@@ -1,4 +1,4 @@
-"""The user's program of `tpu run`: a script, a folder with one, or a config of the trainer, and its packages."""
+"""The user's program of `tpu run`: a script, a folder with one or a config of the trainer; its packages."""
 
 import re
 import shlex
@@ -58,7 +58,11 @@ def read_program(
     elif entry:
         raise CommandError(f"--entry {entry}: {path} is a script already\n    fix: its folder, or no --entry")
     elif path.suffix == ".toml":
-        folder, name, reason = path.absolute().parent, path.name, "trained by the workload; its folder is uploaded"
+        folder, name, reason = (
+            path.absolute().parent,
+            path.name,
+            "trained by the workload; its folder is uploaded",
+        )
     else:
         folder, name, reason = work / "code", path.name, "the script alone; a folder is uploaded whole"
         folder.mkdir()

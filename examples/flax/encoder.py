@@ -12,7 +12,9 @@ class Model(nnx.Module):
     def __init__(self, layers, width, heads, *, hidden=0.15, dropout=0.1, vocab_size, rngs):
         self.hidden, self.mask_id = hidden, vocab_size  # a token that no text has
         self.tokens = nnx.Embed(vocab_size + 1, width, rngs=rngs)
-        self.layers = nnx.List([nnx.MultiHeadAttention(heads, width, decode=False, rngs=rngs) for _ in range(layers)])
+        self.layers = nnx.List(
+            [nnx.MultiHeadAttention(heads, width, decode=False, rngs=rngs) for _ in range(layers)]
+        )
         self.norms = nnx.List([nnx.LayerNorm(width, rngs=rngs) for _ in range(layers)])
         self.dropout = nnx.Dropout(dropout, rngs=rngs)
         self.rngs = rngs

@@ -6,7 +6,7 @@ from flax import nnx
 
 
 class Experts(nnx.Module):
-    """Each token's two likeliest experts, weighted. Every device has all experts of its part of their width."""
+    """Each token's two likeliest experts, weighted; a device holds a part of every expert's width."""
 
     def __init__(self, width, experts, *, rngs):
         init = nnx.initializers.lecun_normal()

@@ -34,7 +34,7 @@ SCENARIO = Scenario(
         _run("reference"),
         _end("reference"),
         _run("interrupted"),
-        step.kill("tpu-us-east5-b-0", "power-loss", run="interrupted", between=(12, 50)),
+        step.kill("tpu-us-east5-b-0", "power-loss", run="interrupted", between=(25, 50)),
         _end("interrupted"),
         step.resumed("interrupted", 10),
         step.same("reference", "interrupted"),

@@ -18,6 +18,7 @@ from workload.errors import ConfigError, Problem
 from workload.model import huggingface
 from workload.model.architecture import Architecture
 from workload.model.decoder import Params
+from workload.model.generation import Generation
 from workload.runs import location
 from workload.runs.store import Store, open_run
 from workload.train import archive
@@ -39,6 +40,10 @@ class Weights(Protocol):
 
     def identity(self) -> dict[str, Any]:
         """Return an identity of these weights, independent of their place."""
+
+    @property
+    def generation(self) -> Generation:
+        """Begin and end tokens."""
 
     def check(self) -> None:
         """Raise if the weights don't match `arch`."""
@@ -66,6 +71,11 @@ class Folder:
     def identity(self) -> dict[str, Any]:
         """Return the files' sha256."""
         return {"weights_sha256": huggingface.digest(self.path)}
+
+    @property
+    def generation(self) -> Generation:
+        """See `Generation.of_weights`."""
+        return Generation.of_weights(self.path)
 
     def check(self) -> None:
         """See `huggingface.check`."""
@@ -95,7 +105,7 @@ class Checkpoint:
     @property
     def arch(self) -> Architecture:
         """See `archive.Past.read`."""
-        return self._past.decoder
+        return self._past.architecture
 
     def identity(self) -> dict[str, Any]:
         """Return the run's settings and the save's file names, which orbax draws anew for each save."""
@@ -105,6 +115,11 @@ class Checkpoint:
             "step": self.step,
             "files_sha256": hashlib.sha256(files.encode()).hexdigest(),
         }
+
+    @property
+    def generation(self) -> Generation:
+        """See `archive.Past.read`."""
+        return self._past.generation
 
     def check(self) -> None:
         """Raise RunError if the step isn't complete."""

@@ -57,11 +57,15 @@ def draw(name: str, shape: tuple[int, ...], arch: Architecture, seed: int) -> ND
         return np.full(shape, 0.0 if arch.zero_centered_norms else 1.0, np.float32)
     if "bias" in name:
         return np.zeros(shape, np.float32)
+    generator = np.random.Generator(np.random.Philox([seed, *name.encode()]))
+    return generator.standard_normal(shape, np.float32) * np.float32(deviation(name, arch))
+
+
+def deviation(name: str, arch: Architecture) -> float:
+    """Return the standard deviation of a matrix's initial values."""
     residual = 2 * arch.layers
     fan_in = {"down_NxFxD": arch.d_ff * residual, "out_NxQxD": arch.heads * arch.K * residual}
-    generator = np.random.Generator(np.random.Philox([seed, *name.encode()]))
-    values = generator.standard_normal(shape, np.float32)
-    return values * np.float32(fan_in.get(name, arch.d_model) ** -0.5)
+    return float(fan_in.get(name, arch.d_model) ** -0.5)
 
 
 def layer(

@@ -34,18 +34,27 @@ class Generation:
 
         Length and end tokens of the weights, such as those of a chat, remain valid.
         """
-        ends, longest = [end], length
-        for name in ("config.json", CONFIG) if weights else ():
+        known = cls.of_weights(weights) if weights else cls()
+        return cls(begins, tuple(dict.fromkeys([end, *known.ends])), max(length, known.longest))
+
+    @classmethod
+    def of_weights(cls, weights: Path) -> "Generation":
+        """Read the settings in a folder of Hugging Face weights."""
+        ids: dict[str, list[int]] = {"bos_token_id": [], "eos_token_id": []}
+        longest = 0
+        for name in ("config.json", CONFIG):
             try:
-                content = json.loads((Path(weights or "") / name).read_text())
+                content = json.loads((weights / name).read_text())
             except (OSError, ValueError):
                 continue
-            known = content.get("eos_token_id")
-            ends += [
-                token for token in (known if isinstance(known, list) else [known]) if isinstance(token, int)
-            ]
+            for key, tokens in ids.items():
+                known = content.get(key)
+                tokens += [
+                    token for token in (known if isinstance(known, list) else [known]) if type(token) is int
+                ]
             longest = max(longest, int(content.get("max_position_embeddings") or 0))
-        return cls(begins, tuple(dict.fromkeys(ends)), longest)
+        begins, ends = (tuple(dict.fromkeys(tokens)) for tokens in ids.values())
+        return cls(begins, ends, longest)
 
     @classmethod
     def read(cls, content: Any) -> "Generation":

@@ -1,6 +1,6 @@
 """Settings of a user's module."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from settings_schema.rules import at_least, pattern
@@ -19,5 +19,5 @@ class ModuleConfig:
     """Module of `flax.nnx` or `flax.linen` in place of the decoder."""
 
     module: str = setting(rule=_NAME)  # class, or function that returns a module
-    settings: dict[str, Any] = setting(default={})  # arguments of its constructor
+    settings: dict[str, Any] = field(default_factory=dict)  # arguments of its constructor
     vocab_size: int = ruled(0, at_least(0), most=2**24)  # 0: of the tokens; for a constructor that takes it

@@ -28,7 +28,7 @@ from workload.modules import source
 from workload.modules.config import ModuleConfig
 
 Params = dict[str, Any]
-Path_ = tuple[str | int, ...]
+Path_ = tuple[Any, ...]
 _GIVEN = ("rngs", "vocab_size", "dtype")
 """Arguments of a constructor that the trainer gives, where it takes them."""
 _TRAINS = {"train": True, "training": True, "deterministic": False}
@@ -193,20 +193,21 @@ class UserModule:
         """Return the arguments that switch a linen module between training and evaluation."""
         if not self._linen:
             return {}
-        taken = _parameters(self._make.__call__)
+        taken = inspect.signature(self._make.__call__).parameters  # type: ignore[operator]
         return {name: value is trains for name, value in _TRAINS.items() if name in taken}
 
     def _require_variables(self, model: Any) -> None:
         """Raise for variables that change otherwise than by gradients, and for a lack of parameters."""
         params, _, others = nnx.split_state(nnx.state(model), nnx.Param, nnx.RngState, ...)
-        problems, kinds = [], {}
+        problems: list[Problem] = []
+        kinds: dict[str, list[str]] = {}
         for path, variable in nnx.to_flat_state(others):
             if isinstance(variable, nnx.Variable) and type(variable) is not nnx.Variable:
                 kinds.setdefault(type(variable).__name__, []).append(".".join(_names(path)))
         for kind, names in kinds.items():
             more = f" and {len(names) - 1} more" if len(names) > 1 else ""
             rule = f"holds {kind} ({names[0]}{more}), which changes beside the gradient; checkpoints lack it"
-            fix = "e.g. nnx.LayerNorm for nnx.BatchNorm; decode=False" if kind != "Variable" else ""
+            fix = "e.g. nnx.LayerNorm in place of nnx.BatchNorm; decode=False without a cache"
             problems.append(self._problem(rule, fix))
         if not nnx.to_flat_state(params):
             problems.append(
@@ -297,7 +298,7 @@ def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]
     try:
         if not isinstance(function, type):
             return inspect.signature(function).parameters
-        parameters = dict(inspect.signature(function.__init__).parameters)
+        parameters = dict(inspect.signature(function.__init__).parameters)  # type: ignore[misc]
     except (TypeError, ValueError):
         return {}
     for name in ("self", *(("parent", "name") if issubclass(function, linen.Module) else ())):

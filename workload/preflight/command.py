@@ -11,6 +11,7 @@ from workload import arguments as arguments_of
 from workload import print_progress
 from workload.errors import ConfigError, Problem
 from workload.model.architecture import Architecture
+from workload.modules.config import ModuleConfig
 from workload.preflight import report
 from workload.preflight import search as searching
 from workload.preflight.compiler import Compiled, compile_step, lookup
@@ -140,7 +141,7 @@ def _check_options(options: argparse.Namespace) -> None:
 def _check(config: Config, slices: Slices) -> None:
     """Raise ConfigError for settings that the compiler would refuse with unclear errors."""
     problems = []
-    if not config.model.vocab_size:
+    if not config.model.vocab_size and not isinstance(config.model, ModuleConfig):
         fix = "set it to the tokenizer's"
         problems.append(Problem("model.vocab_size", "0", "must be set, since preflight reads no tokens", fix))
     if slices.chips_each % config.mesh.data:

@@ -16,14 +16,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from workload import print_progress
 from workload.errors import WorkloadError
+from workload.modules import source as module_source
+from workload.modules.config import ModuleConfig
 from workload.preflight.hlo import Collective, HloProgram
 from workload.preflight.quiet import quiet
 from workload.preflight.slices import GIB, Slices
 from workload.train.config import Config
+
+if TYPE_CHECKING:  # JAX is imported once its environment is set
+    from workload.train.update import TrainStep
 
 FORMAT = 1  # of cached results
 
@@ -55,6 +60,8 @@ class Compiled:
         attention: the chosen kernel.
         compile_s: duration of the compilation.
         compiler: versions of jax and libtpu.
+        parameters: of a user's module; 0 for the decoder.
+        flops: of all products of a user's module in a step, on all chips; 0 for the decoder.
     """
 
     refused: str
@@ -67,6 +74,8 @@ class Compiled:
     attention: str
     compile_s: float
     compiler: str
+    parameters: int = 0
+    flops: float = 0.0
 
     @property
     def hbm_bytes(self) -> int:
@@ -99,11 +108,15 @@ def key(config: Config, slices: Slices) -> str:
     """Return the cache key: a digest of step, slice, compiler and this package's sources."""
     source = hashlib.sha256()
     package = Path(__file__).parents[1]
-    step = (f"train/{name}.py" for name in ("step", "sharding", "optimizer", "flags"))
-    for name in (*step, "model", "preflight/hlo.py"):
+    step = (
+        f"train/{name}.py" for name in ("module_step", "step", "update", "sharding", "optimizer", "flags")
+    )
+    for name in (*step, "model", "modules", "preflight/hlo.py"):
         path = package / name
         for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
             source.update(file.read_bytes())
+    if isinstance(config.model, ModuleConfig):
+        source.update(module_source.digest(config.model.module).encode())
     inputs = {
         "format": FORMAT,
         "config": {name: asdict(getattr(config, name)) for name in ("model", "optimizer", "compute", "mesh")},
@@ -165,7 +178,7 @@ def _compile(config: Config, slices: Slices) -> Compiled:
 
         from workload.train import flags
         from workload.train.sharding import by_slice, make_mesh
-        from workload.train.step import Step
+        from workload.train.steps import make_step
 
         begun = time.monotonic()
         try:
@@ -177,7 +190,7 @@ def _compile(config: Config, slices: Slices) -> Compiled:
                 **several,
             )
             grouped = by_slice(topology.devices, slices.count)
-            step = Step(config, make_mesh(config.mesh, grouped), "tpu", len(grouped))
+            step = make_step(config, make_mesh(config.mesh, grouped), "tpu", len(grouped))
             lowered = step.lower()
             dump = Path(scratch) / "dump"
             chosen = {
@@ -192,7 +205,7 @@ def _compile(config: Config, slices: Slices) -> Compiled:
             if not refused:
                 raise PreflightError(f"the compiler failed: {error}\n    fix: {log.hint()}") from error
             took = time.monotonic() - begun
-            return Compiled(refused, 0, 0, 0, 0, (), (), step.attention, took, versions)
+            return Compiled(refused, 0, 0, 0, 0, (), (), step.attention, took, versions, **_counted(step))
         took = time.monotonic() - begun
         memory = compiled.memory_analysis()
         temporaries, largest = buffers(dump)
@@ -208,7 +221,14 @@ def _compile(config: Config, slices: Slices) -> Compiled:
             attention=step.attention,
             compile_s=took,
             compiler=versions,
+            **_counted(step),
         )
+
+
+def _counted(step: "TrainStep") -> dict[str, Any]:
+    """Return parameters and FLOPs of a module's step; of the decoder's nothing: its settings give both."""
+    flops = getattr(step, "flops", None)
+    return {} if flops is None else {"parameters": step.parameters, "flops": flops}
 
 
 @contextmanager

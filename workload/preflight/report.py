@@ -9,6 +9,10 @@ from workload.preflight.roofline import Prediction
 from workload.preflight.slices import CHIP, GIB, PRICES_READ
 from workload.preflight.verdict import Money, Verdict
 
+_OF_A_MODULE = (
+    "of a module, FLOPs are those of its products as traced; its own kernels' are unknown",
+    "its memory traffic is the optimizer's, and each temporary once; what passes more often is unknown",
+)
 _SHORT_S = 0.05
 WORDS = {"yes": "FITS", "no": "DOES NOT FIT", "uncertain": "UNCERTAIN"}
 LARGEST = "largest temporaries; those with disjoint lifetimes share memory"
@@ -49,7 +53,7 @@ def summary(verdict: Verdict) -> str:
     """Describe the run and its compilation in a line."""
     config, compiled, batch = verdict.config, verdict.compiled, verdict.config.train.batch_size
     return (
-        f"{config.model.parameters() / 1e9:.2f} B parameters, {batch} x {config.data.sequence_length} tokens"
+        f"{verdict.parameters / 1e9:.2f} B parameters, {batch} x {config.data.sequence_length} tokens"
         f" a step, {batch / verdict.slices.chips:g} a chip, remat {' '.join(config.compute.remat)},"
         f" attention {compiled.attention}; compiled by {compiled.compiler} in {compiled.compile_s:.0f} s;"
         " nothing here was measured on a TPU"
@@ -138,6 +142,7 @@ def trust(verdict: Verdict) -> list[str]:
         f"cross-validation error: {method.error():.0%} on a run left out, on a model left out"
         f" {all_sizes.error_on_another_model():.0%} ({len(all_sizes.anchors)} runs)",
         "this program is assumed to reach MaxText's share; no TPU has run it",
+        *(_OF_A_MODULE if verdict.compiled.parameters else ()),
     ]
 
 

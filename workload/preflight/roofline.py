@@ -18,7 +18,7 @@ from workload.model.architecture import Architecture
 from workload.preflight.hlo import Collective
 from workload.preflight.slices import CHIP, Slices
 from workload.train.config import Config
-from workload.train.flops import ModelFlops, mfu, model_flops
+from workload.train.flops import mfu, model_flops
 
 # Parts recomputed in the backward pass, and the points whose storage avoids that.
 _SPARED_BY = {
@@ -73,6 +73,25 @@ def _again(part: str, remat: Sequence[str]) -> bool:
 
 
 @dataclass(frozen=True)
+class Size:
+    """Size of a compiled user's module.
+
+    Attributes:
+        parameters: their number.
+        flops: of a step's products, on all chips, recomputation included.
+        temporaries_bytes: of a chip.
+    """
+
+    parameters: int
+    flops: float
+    temporaries_bytes: int
+
+    def hbm_bytes(self, config: Config, slices: Slices) -> float:
+        """Estimate a chip's traffic: the optimizer's, and each temporary written and read once."""
+        return 32.0 * self.parameters * copies(config, slices) / slices.chips + 2.0 * self.temporaries_bytes
+
+
+@dataclass(frozen=True)
 class Bounds:
     """Least seconds of a step on each resource, at its published peak.
 
@@ -97,19 +116,30 @@ class Bounds:
         return max(self.compute, self.hbm, self.ici, self.dcn)
 
 
-def bounds(config: Config, slices: Slices, attention: str, collectives: Sequence[Collective]) -> Bounds:
-    """Compute the roofline of a step."""
-    tokens = config.train.batch_size * config.data.sequence_length / slices.chips
-    flops = step_flops(config.model, config.data.sequence_length, attention, config.compute.remat)
+def bounds(
+    config: Config,
+    slices: Slices,
+    attention: str,
+    collectives: Sequence[Collective],
+    size: Size | None = None,
+) -> Bounds:
+    """Compute the roofline of a step; `size` is that of a user's module."""
     parts = config.train.accumulate
+    if size is None:
+        tokens = config.train.batch_size * config.data.sequence_length / slices.chips
+        arch = config.decoder
+        flops = tokens * step_flops(arch, config.data.sequence_length, attention, config.compute.remat)
+        traffic = hbm_bytes(config, slices, parts)
+    else:
+        flops, traffic = size.flops / slices.chips, size.hbm_bytes(config, slices)
     dcn_bytes_per_s = CHIP.dcn_bytes_per_s_per_host / (slices.chips_each / slices.hosts)
     seconds = [
         (collective, _sent(collective) / (dcn_bytes_per_s if collective.across else CHIP.ici_bytes_per_s))
         for collective in collectives
     ]
     return Bounds(
-        compute=tokens * flops / CHIP.bf16_flops_per_s,
-        hbm=hbm_bytes(config, slices, parts) / CHIP.hbm_bytes_per_s,
+        compute=flops / CHIP.bf16_flops_per_s,
+        hbm=traffic / CHIP.hbm_bytes_per_s,
         ici=sum(took for collective, took in seconds if not collective.across),
         dcn=sum(took for collective, took in seconds if collective.across),
         exposed=sum(took for collective, took in seconds if not collective.hidden),
@@ -131,19 +161,23 @@ def hbm_bytes(config: Config, slices: Slices, parts: int) -> float:
     gradient's 4, read and written. Activations: inputs and result of each product and two passes for each
     norm, forward; twice that backward; and forward again if recomputed.
     """
-    arch, compute = config.model, config.compute
+    arch, compute = config.decoder, config.compute
     width = 2 if compute.dtype == "bfloat16" else 4
     P, D, F = arch.parameters(), arch.d_model, arch.d_ff
     Q, R = arch.heads * arch.K, arch.J * arch.K
-    copies = config.mesh.data * (slices.count if config.mesh.across_slices == "data" else 1)
     examples = config.train.batch_size / slices.chips / parts
     pieces = max(1.0, examples / compute.examples_at_once) if compute.examples_at_once else 1.0
     parameters = parts * width * P * (2 + 2 + 2 + 3 * (pieces - 1))
-    optimizer = 32.0 * P / (slices.chips / copies)
+    optimizer = 32.0 * P * copies(config, slices) / slices.chips
     forward = 8 * D + 3 * (Q + 2 * R) + 3 * Q + 5 * F
     passes = 3 if list(compute.remat) == ["none"] else 4
     tokens = config.train.batch_size * config.data.sequence_length / slices.chips
     return parameters + optimizer + tokens * arch.layers * forward * width * passes
+
+
+def copies(config: Config, slices: Slices) -> int:
+    """Return the number of copies of the parameters."""
+    return config.mesh.data * (slices.count if config.mesh.across_slices == "data" else 1)
 
 
 @dataclass(frozen=True)
@@ -222,32 +256,39 @@ class Prediction:
         step_s: slowest, likely, fastest.
         tokens_per_s_per_chip: slowest, likely, fastest.
         mfu: likely share of the peak, by convention.
-        flops: of the model, per token.
+        flops: of the model, per token, by convention.
     """
 
     bounds: Bounds
     step_s: tuple[float, float, float]
     tokens_per_s_per_chip: tuple[float, float, float]
     mfu: Mapping[str, float]
-    flops: ModelFlops
+    flops: Mapping[str, float]
 
 
-def predict(config: Config, slices: Slices, attention: str, collectives: Sequence[Collective]) -> Prediction:
+def predict(
+    config: Config,
+    slices: Slices,
+    attention: str,
+    collectives: Sequence[Collective],
+    size: Size | None = None,
+) -> Prediction:
     """Predict a step at the shares of the roofline that published runs of about this size reached.
 
     Exposed collectives are added: at half the links' rate for the slowest time, since a chip of a slice
     without wrap-around has two or three of four links, and none for the fastest. Both ends are widened by
     the method's error.
     """
-    limits = bounds(config, slices, attention, collectives)
-    by = method().for_size(config.model.parameters())
+    limits = bounds(config, slices, attention, collectives, size)
+    parameters = size.parameters if size else config.decoder.parameters()
+    by = method().for_size(parameters)
     low, mean_share, high = by.shares
     least = max(limits.compute, limits.hbm, limits.ici + limits.dcn - limits.exposed)
     slow = least / (low * (1 - by.error())) + 2 * limits.exposed
     likely = least / mean_share + limits.exposed
     fast = least / min(1.0, high * (1 + by.error()))
     tokens = config.train.batch_size * config.data.sequence_length / slices.chips
-    flops = model_flops(config.model, config.data.sequence_length)
+    flops = model_flops(config.model, config.data.sequence_length, parameters)
     speeds = (tokens / slow, tokens / likely, tokens / fast)
     shares = mfu(flops, speeds[1], CHIP.bf16_flops_per_s / 1e12)
     return Prediction(limits, (slow, likely, fast), speeds, shares, flops)

@@ -14,6 +14,7 @@ from views.table import aligned
 from workload.errors import ConfigError, Problem
 from workload.model import kernels
 from workload.model.points import LAYER_POINTS
+from workload.modules.config import ModuleConfig
 from workload.preflight import roofline
 from workload.preflight.compiler import Compiled, compile_step
 from workload.preflight.slices import CHIP, GIB, Slices
@@ -66,6 +67,8 @@ class Candidate:
 
 def candidates(config: Config, slices: Slices) -> list[Candidate]:
     """Return the variants that may fit, most promising first."""
+    if isinstance(config.model, ModuleConfig):
+        return _of_module(config, slices)
     variants = []
     length, dtype = config.data.sequence_length, config.compute.dtype
     attention, _ = kernels.choose(config.compute.attention, "tpu", length, dtype)
@@ -73,8 +76,7 @@ def candidates(config: Config, slices: Slices) -> list[Candidate]:
         if examples % (config.compute.examples_at_once or 1):
             continue
         changed = replace(
-            config,
-            train=replace(config.train, batch_size=examples * slices.chips, accumulate=1),
+            _with_batch(config, examples * slices.chips),
             compute=replace(config.compute, remat=remat),
         )
         size = estimate_bytes(changed, slices)
@@ -86,14 +88,37 @@ def candidates(config: Config, slices: Slices) -> list[Candidate]:
     return sorted(variants, key=lambda variant: (-variant.roofline_speed, variant.estimated_bytes))
 
 
+def _of_module(config: Config, slices: Slices) -> list[Candidate]:
+    """Return the batches of a user's module, the largest first: only the compiler knows its activations."""
+    state = estimate_bytes(config, slices)
+    batches = sorted({*BATCHES, config.train.batch_size // slices.chips} - {0}, reverse=True)
+    return [
+        Candidate(_with_batch(config, examples * slices.chips), examples, state, 0.0)
+        for examples in batches
+        if state <= CHIP.hbm_bytes
+    ]
+
+
+def _with_batch(config: Config, size: int) -> Config:
+    return replace(config, train=replace(config.train, batch_size=size, accumulate=1))
+
+
 def estimate_bytes(config: Config, slices: Slices) -> float:
-    """Estimate a chip's memory from shapes: state, stored activations, a piece of a layer, the loss."""
+    """Estimate a chip's memory from shapes: state, stored activations, a piece of a layer, the loss.
+
+    Of a user's module it is the state alone.
+    """
+    if isinstance(config.model, ModuleConfig):
+        from workload.train.module_step import open_module
+
+        return 16.0 * open_module(config).parameters * roofline.copies(config, slices) / slices.chips
     arch, compute = config.model, config.compute
     width = 2 if compute.dtype == "bfloat16" else 4
     examples = config.train.batch_size / slices.chips / config.train.accumulate
     tokens = examples * config.data.sequence_length
-    copies = config.mesh.data * (slices.count if config.mesh.across_slices == "data" else 1)
-    state = 16 * arch.parameters() * copies / slices.chips  # 12 stored, 4 of the gradient
+    state = (
+        16 * arch.parameters() * roofline.copies(config, slices) / slices.chips
+    )  # 12 stored, 4 of the gradient
     sizes = _point_sizes(config)
     if list(compute.remat) == ["none"]:
         stored = sum(sizes.values())
@@ -111,7 +136,7 @@ def estimate_bytes(config: Config, slices: Slices) -> float:
 
 def _point_sizes(config: Config) -> dict[str, int]:
     """Return the size per token of each point of a layer."""
-    arch = config.model
+    arch = config.decoder
     width = {"D": arch.d_model, "F": arch.d_ff, "H": arch.heads, "J": arch.J, "K": arch.K}
     return {
         point: math.prod(width[letter] for letter in shape.split("x")[2:])

@@ -6,7 +6,7 @@ from typing import Any
 
 from workload.preflight import roofline
 from workload.preflight.compiler import Compiled
-from workload.preflight.roofline import Method, Prediction
+from workload.preflight.roofline import Method, Prediction, Size
 from workload.preflight.slices import CHIP, GIB, PRICES_READ, Price, Slices
 from workload.train.config import Config
 from workload.train.interval import best_interval_s
@@ -63,6 +63,11 @@ class Verdict:
     money: Mapping[str, Money]
     method: Method
 
+    @property
+    def parameters(self) -> int:
+        """Number of parameters."""
+        return self.compiled.parameters or self.config.decoder.parameters()
+
     def as_json(self) -> dict[str, Any]:
         """Convert to JSON; sizes in bytes, times in seconds, prices in US dollars."""
         content = asdict(self)
@@ -93,14 +98,24 @@ def judge(config: Config, slices: Slices, price: Price, compiled: Compiled, reco
     fits, reason = fit(compiled)
     prediction = None
     if not compiled.refused:
-        prediction = roofline.predict(config, slices, compiled.attention, compiled.collectives)
-    risk = _risk(config, slices, recovery_s, prediction.step_s[1] if prediction else None)
+        prediction = roofline.predict(
+            config, slices, compiled.attention, compiled.collectives, size(compiled)
+        )
+    parameters = compiled.parameters or config.decoder.parameters()
+    risk = _risk(config, slices, parameters, recovery_s, prediction.step_s[1] if prediction else None)
     money = {
         kind: _money(config, slices, value, prediction, risk.goodput if kind == "spot" else 1.0)
         for kind, value in (("on_demand", price.on_demand), ("spot", price.spot))
     }
-    method = roofline.method().for_size(config.model.parameters())
+    method = roofline.method().for_size(parameters)
     return Verdict(slices, config, fits, reason, compiled, prediction, risk, price, money, method)
+
+
+def size(compiled: Compiled) -> Size | None:
+    """Return the size of a user's module; None for the decoder."""
+    return (
+        Size(compiled.parameters, compiled.flops, compiled.temporaries_bytes) if compiled.parameters else None
+    )
 
 
 def fit(compiled: Compiled) -> tuple[str, str]:
@@ -119,8 +134,8 @@ def fit(compiled: Compiled) -> tuple[str, str]:
     return "no", f"{need}, though it compiles"
 
 
-def _risk(config: Config, slices: Slices, recovery_s: float, step_s: float | None) -> Risk:
-    size = config.model.parameters() * BYTES_A_PARAMETER[config.optimizer.moment_dtype]
+def _risk(config: Config, slices: Slices, parameters: int, recovery_s: float, step_s: float | None) -> Risk:
+    size = parameters * BYTES_A_PARAMETER[config.optimizer.moment_dtype]
     hosts = slices.hosts * slices.count
     slow, fast = (size / (hosts * rate * 1e9) for rate in HOST_WRITE_GB_PER_S)
     notice_s = config.checkpoint.notice_s

@@ -8,15 +8,17 @@ workload checkpoints export gs://my-project-checkpoints/runs/first --out first-h
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import orbax.checkpoint as ocp  # type: ignore[import-untyped]
 from etils import epath  # type: ignore[import-untyped]
 from safetensors import SafetensorError
+from safetensors.numpy import save_file
 
 from settings_schema import foreign
 from workload import command, settings
@@ -79,7 +81,7 @@ class Past:
         return cls(store, sha256, model, optimizer, generation, lora, base, exact.get("base_sha256", ""))
 
     @property
-    def decoder(self) -> Architecture:
+    def architecture(self) -> Architecture:
         """Architecture of a run of the decoder.
 
         Raises:
@@ -167,9 +169,9 @@ class Past:
             raise WeightsError(f"{folder}: has other weights than the run was trained beside\n    fix: {fix}")
         placed = jax.tree.map(
             lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=device),
-            decoder.shapes(self.decoder),
+            decoder.shapes(self.architecture),
         )
-        given = huggingface.load(folder, self.decoder, placed)
+        given = huggingface.load(folder, self.architecture, placed)
         return {**given, "layers": adapters.merged(given["layers"], params["layers"], self.lora)}
 
     def _compare(self, step: int, state: Any, known: tuple[str | None, str]) -> None:
@@ -282,7 +284,8 @@ def export(
 ) -> tuple[int, list[str]]:
     """Write a checkpoint's parameters as a Hugging Face folder; return its step and the files.
 
-    Adapters are written as PEFT reads them or, `merged`, added to the weights that they were trained beside.
+    Adapters are written as PEFT reads them or, `merged`, added to the weights that they were trained beside. A
+    module's are the arrays by their paths, such as `blocks.0.up.kernel`, beside its name and settings.
 
     Raises:
         RunError: no complete checkpoint is readable, or `out` isn't empty or can't be written.
@@ -301,12 +304,15 @@ def export(
     if not past.generation.ends:
         progress("an earlier version began this run without an end token: generation won't stop")
     try:
-        if past.lora.rank and not merged:
+        if isinstance(past.model, ModuleConfig):
+            files = _save_arrays(out, params, past.model, dtype)
+        elif past.lora.rank and not merged:
             files = peft.save(out, params["layers"], past.lora, past.base, dtype)
             for name, content in tokenizer.items():
                 (out / name).write_bytes(content)
             return chosen, files
-        files = huggingface.save(out, params, past.model, dtype, past.generation, progress=progress)
+        else:
+            files = huggingface.save(out, params, past.model, dtype, past.generation, progress=progress)
         past.generation.write(out, tokenizer)
         return chosen, files
     except (OSError, SafetensorError) as error:
@@ -314,3 +320,14 @@ def export(
         size_gb = sum(leaf.size for leaf in jax.tree.leaves(params)) * width / 1e9
         fix = f"remove the partial export, make room for {size_gb:.3g} GB, or name a writable folder"
         raise RunError(f"--out {out}: can't be written: {first_line(error)}\n    fix: {fix}") from None
+
+
+def _save_arrays(out: Path, params: decoder.Params, model: ModuleConfig, dtype: str) -> list[str]:
+    out.mkdir(parents=True, exist_ok=True)
+    arrays = {
+        ".".join(part.key for part in path): np.asarray(leaf.astype(dtype))
+        for path, leaf in jax.tree_util.tree_leaves_with_path(params)
+    }
+    save_file(arrays, out / huggingface.WHOLE)
+    (out / huggingface.CONFIG).write_text(json.dumps(asdict(model), indent=2) + "\n")
+    return [huggingface.WHOLE]

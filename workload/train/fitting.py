@@ -53,7 +53,7 @@ def model_from_weights(config: Config, problems: list[Problem]) -> Config:
     """
     folder = Path(config.train.init_from)
     stored = huggingface.read_architecture(folder)
-    chosen = stored if config.model == Architecture() else config.model
+    chosen = stored if config.model == Architecture() else config.decoder
     filled = replace(
         chosen, kv_heads=chosen.J, head_dim=chosen.K, vocab_size=chosen.vocab_size or stored.vocab_size
     )

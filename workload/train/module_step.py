@@ -16,6 +16,7 @@ import optax  # type: ignore[import-untyped]
 from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from workload.modules import products
 from workload.modules.config import ModuleConfig
 from workload.modules.module import Inputs, UserModule
 from workload.train import optimizer
@@ -39,6 +40,11 @@ class ModuleStep(TrainStep):
         self.module = open_module(config)
         self.attention, self.attention_reason = "module", "the module's own"
         super().__init__(config, mesh, platform, slices, self.module.params)
+
+    @property
+    def flops(self) -> float:
+        """FLOPs of all products of an update, on all devices."""
+        return products.flops(jax.make_jaxpr(self._update)(self.state, self.batch))
 
     def first_params(self) -> Params:
         """Draw the parameters on the devices that hold them: the same values on any mesh."""
@@ -112,7 +118,8 @@ def partition(
         shape: of the parameter.
         axes: sizes of the mesh's axes by name.
     """
-    note, used = "", set()
+    note = ""
+    used: set[str] = set()
     entries: list[Any] = []
     for length, entry in zip(shape, annotated, strict=False):
         names = entry if isinstance(entry, tuple) else (entry,) if entry else ()
@@ -133,8 +140,6 @@ def partition(
         used |= set() if refused else set(names)
     if any(entries):
         return PartitionSpec(*entries), note
-    if any(annotated) and not note:  # pragma: no branch
-        return PartitionSpec(*entries), ""
     parts = axes[FSDP]
     if parts == 1 or len(shape) < 2:
         return PartitionSpec(), note

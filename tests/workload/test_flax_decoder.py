@@ -1,0 +1,164 @@
+"""The decoder as a module of flax: its logits to the bit, its weights from anywhere, and out again."""
+
+import json
+import shutil
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import huggingface_hub
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from tests.workload.extracting import ARCH, save_weights
+from workload.errors import RunError, WeightsError
+from workload.model import Decoder, decoder
+from workload.model.loss import cross_entropy
+from workload.runs.store import open_store
+
+TOKENS = jnp.asarray(np.random.default_rng(0).integers(0, ARCH.vocab_size, (2, 12)), jnp.int32)
+SEGMENTS = jnp.asarray([[0] * 7 + [1] * 5, [2] * 12], jnp.int32)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_weights(tmp_path_factory.mktemp("weights"), ARCH)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_logits_and_loss_are_those_of_the_functions_to_the_bit(folder: Path, dtype: jnp.dtype) -> None:
+    model = Decoder.from_pretrained(str(folder), dtype=dtype)
+    captured = decoder.capture(model.params, TOKENS, SEGMENTS, ARCH, {"final_norm": [0]}, dtype=dtype)
+    unembed = model.params[decoder.unembedding(model.params, ARCH)].astype(dtype)
+    np.testing.assert_array_equal(model(TOKENS, SEGMENTS), captured["final_norm"] @ unembed.T)
+    (point,) = model.capture(TOKENS, {"final_norm": [0]}, SEGMENTS).values()
+    np.testing.assert_array_equal(model.hidden(TOKENS, SEGMENTS), point)
+    counted = jnp.ones(TOKENS.shape)
+    total, count = model.loss({"tokens": TOKENS, "segments": SEGMENTS, "targets": TOKENS, "counted": counted})
+    hidden = captured["final_norm"].reshape(-1, ARCH.d_model)
+    assert total == cross_entropy(hidden, unembed, TOKENS.reshape(-1), counted.reshape(-1), 2048)
+    assert count == TOKENS.size
+
+
+def test_an_exported_decoder_is_loaded_again_with_its_end_tokens(folder: Path, tmp_path: Path) -> None:
+    content = json.loads((shutil.copytree(folder, tmp_path / "copy") / "config.json").read_text())
+    given = content | {"eos_token_id": [3, 4], "bos_token_id": 1, "max_position_embeddings": 64}
+    (tmp_path / "copy" / "config.json").write_text(json.dumps(given))
+    model = Decoder.from_pretrained(str(tmp_path / "copy"))
+    assert model.export(tmp_path / "out", "float32") == ["model.safetensors"]
+    again = Decoder.from_pretrained(str(tmp_path / "out"))
+    jax.tree.map(np.testing.assert_array_equal, model.params, again.params)
+    assert (again.generation.begins, again.generation.ends, again.generation.longest) == ((1,), (3, 4), 64)
+
+
+class Scorer(Decoder):
+    """A head of one's own on the decoder."""
+
+    def __init__(self, architecture: object, *, rngs: nnx.Rngs, **base: object) -> None:
+        super().__init__(architecture, **base)  # type: ignore[misc]
+        self.score = nnx.Linear(ARCH.d_model, 1, rngs=rngs)
+
+
+def test_a_head_of_ones_own_learns_on_the_decoder(folder: Path) -> None:
+    model = Scorer.from_pretrained(str(folder), rngs=nnx.Rngs(0))
+
+    def loss(model: Scorer) -> jax.Array:
+        return jnp.mean(model.score(model.hidden(TOKENS)) ** 2)
+
+    gradients = nnx.grad(loss)(model)
+    assert jnp.any(gradients["score"]["kernel"][...] != 0)
+    assert jnp.any(gradients["layers"]["up_NxDxF"][...] != 0)
+
+
+def test_initial_values_are_a_runs_or_drawn_by_a_compiled_program() -> None:
+    model = Decoder(ARCH, seed=5)
+    for name in ("embed_VxD", "final_norm_D"):
+        np.testing.assert_array_equal(
+            model.params[name], decoder.draw(name, ARCH.shapes()["ends"][name], ARCH, 5)
+        )
+    drawn = jax.jit(lambda: Decoder(ARCH, rngs=nnx.Rngs(0)).params)()
+    wide = drawn["layers"]["down_NxFxD"]
+    assert float(jnp.std(wide)) == pytest.approx(decoder.deviation("down_NxFxD", ARCH), rel=0.1)
+
+
+def test_weights_in_a_bucket_are_downloaded_once(
+    folder: Path, tmp_path: Path, storage_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", storage_url)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    url = f"gs://bucket/{tmp_path.name}/weights"
+    store = open_store(url)
+    for path in folder.iterdir():
+        store.write(path.name, path.read_bytes())
+    model = Decoder.from_pretrained(url)
+    store.delete("model.safetensors")  # the cache's stays
+    store.write("model.safetensors.index.txt", b"")
+    np.testing.assert_array_equal(model(TOKENS), Decoder.from_pretrained(url)(TOKENS))
+    with pytest.raises(WeightsError, match=r"nowhere/config\.json: can't be read"):
+        Decoder.from_pretrained(f"gs://bucket/{tmp_path.name}/nowhere")
+
+
+class Hub(BaseHTTPRequestHandler):
+    """A hub that has a gated model."""
+
+    def do_GET(self) -> None:
+        gated = "/some/gated/" in f"{self.path}/"
+        self.send_response(403 if gated else 404)
+        self.send_header("X-Error-Code", "GatedRepo" if gated else "RepoNotFound")
+        self.send_header("X-Error-Message", "refused")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    do_HEAD = do_GET
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    url = f"http://127.0.0.1:{server.server_port}"
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", url)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    download = huggingface_hub.snapshot_download
+    monkeypatch.setattr(
+        huggingface_hub,
+        "snapshot_download",
+        lambda *words, **named: download(*words, endpoint=url, cache_dir=tmp_path / "hub", **named),
+    )
+    yield url
+    server.shutdown()
+
+
+def test_an_id_of_the_hub_that_isnt_there_or_is_gated_is_one_clear_message(hub: str) -> None:
+    with pytest.raises(WeightsError, match="some/gated: is gated") as gated:
+        Decoder.from_pretrained("some/gated")
+    assert f"agree at {hub}/some/gated, then: hf auth login" in str(gated.value)
+    with pytest.raises(WeightsError, match="some/other: no such folder, and no such model on the hub"):
+        Decoder.from_pretrained("some/other")
+
+
+def test_without_the_hubs_client_its_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "huggingface_hub", None)
+    with pytest.raises(WeightsError, match="hf download some/model --local-dir some/model"):
+        Decoder.from_pretrained("some/model")
+
+
+def test_a_run_of_a_module_isnt_the_decoder(tmp_path: Path) -> None:
+    exact = {"model": {"module": "my:Model"}, "optimizer": {}, "data": {"sequence_length": 8}}
+    (tmp_path / "checkpoints" / "2").mkdir(parents=True)
+    (tmp_path / "checkpoints" / "2" / "commit_success.txt").touch()
+    (tmp_path / "config.json").write_text(json.dumps({"exact": exact, "rounding": {}}))
+    with pytest.raises(RunError, match="a run of my:Model, not of the decoder"):
+        Decoder.from_pretrained(str(tmp_path))
+
+
+def test_a_folder_of_something_else_is_named(tmp_path: Path) -> None:
+    with pytest.raises(WeightsError, match=r"config\.json: can't be read"):
+        Decoder.from_pretrained(str(tmp_path))
