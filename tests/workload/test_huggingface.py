@@ -16,7 +16,8 @@ from workload.errors import ConfigError, WeightsError
 from workload.model import decoder, huggingface, rope
 from workload.model.architecture import Architecture, RopeScaling
 from workload.model.generation import Generation
-from workload.model.transformers_config import architecture, config_json, read_architecture
+from workload.model.transformers_config import architecture, read_architecture
+from workload.model.transformers_export import config_json
 
 GENERATION = Generation((1,), (2, 5), 64)
 MODELS = {
@@ -44,7 +45,8 @@ MODELS = {
     "gemma3": Architecture(
         layers=3, d_model=32, heads=4, kv_heads=2, head_dim=16, d_ff=40, vocab_size=61,
         rope_theta=1e6, rope_scaling=RopeScaling("linear", 8.0), local_rope_theta=1e4,
-        window=5, global_every=2, query_pre_attn_scalar=12.0, activation="gelu_tanh", qk_norm=True, post_norms=True,
+        window=5, global_every=2, query_pre_attn_scalar=12.0, activation="gelu_tanh", qk_norm=True,
+        post_norms=True,
         zero_centered_norms=True, scale_embeddings=True, tie_embeddings=True,
     ),
 }  # fmt: skip

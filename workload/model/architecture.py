@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from settings_schema.rules import above, at_least, between, one_of
 from workload.errors import Problem
@@ -124,27 +125,40 @@ class Architecture:
         return count
 
 
-FAMILIES: dict[str, frozenset[str]] = {
-    "llama": frozenset(),
-    "mistral": frozenset({"window"}),
-    "qwen2": frozenset({"qkv_bias"}),
-    "qwen3": frozenset({"qk_norm"}),
-    "gemma3_text": frozenset(
-        {"qk_norm", "post_norms", "zero_centered_norms", "scale_embeddings", "activation"}
-    ),
+FAMILIES: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "mistral": {},
+    "qwen2": {"qkv_bias": True},
+    "qwen3": {"qk_norm": True},
+    "gemma3_text": {
+        "activation": "gelu_tanh",
+        "qk_norm": True,
+        "post_norms": True,
+        "zero_centered_norms": True,
+        "scale_embeddings": True,
+    },
 }
-"""Variants of each family of models, by transformers' `model_type`: fields that aren't their default."""
-_OF_GEMMA = frozenset({"window", "global_every", "local_rope_theta", "query_pre_attn_scalar"})  # or not
-_VARIANTS = tuple(sorted(frozenset().union(*FAMILIES.values()) | _OF_GEMMA))
+"""Variants of each family of models, by transformers' `model_type`; others are of `Architecture`'s defaults."""
+_OF_WINDOWS = {"window", "global_every", "local_rope_theta", "query_pre_attn_scalar"}  # Gemma may have them
+_VARIANTS = tuple(sorted(_OF_WINDOWS.union(*FAMILIES.values())))
+
+
+def _own(arch: Architecture) -> dict[str, Any]:
+    """Return an architecture's variants that aren't the default."""
+    default = Architecture()
+    given = {name: getattr(arch, name) for name in _VARIANTS}
+    return {name: value for name, value in given.items() if value != getattr(default, name)}
 
 
 def family(arch: Architecture) -> str | None:
     """Return the family that has an architecture's variants; None if none has them all."""
-    default = Architecture()
-    own = {name for name in _VARIANTS if getattr(arch, name) != getattr(default, name)}
-    if own - _OF_GEMMA == FAMILIES["gemma3_text"]:
-        return "gemma3_text"
-    return next((name for name, variants in FAMILIES.items() if variants == own), None)
+    own = _own(arch)
+    windows = own.keys() & _OF_WINDOWS
+    variants = {name: value for name, value in own.items() if name not in windows}
+    found = next((name for name, of_family in FAMILIES.items() if of_family == variants), None)
+    if found == "llama" and windows == {"window"}:
+        return "mistral"
+    return found if not windows or found == "gemma3_text" else None
 
 
 def violations(arch: Architecture, key: Callable[[str], str] = "model.{}".format) -> list[Problem]:
@@ -187,11 +201,11 @@ def violations(arch: Architecture, key: Callable[[str], str] = "model.{}".format
         rule = f"excludes {key('qk_norm')}: no model family has both"
         report("qkv_bias", "true", rule, f"remove it or {key('qk_norm')}")
     elif family(arch) is None:
-        default = Architecture()
-        own = [name for name in _VARIANTS if getattr(arch, name) != getattr(default, name)]
-        rule = f"no model family has {', '.join(own)} and no other variant"
-        known = "; ".join(
-            f"{name}: {', '.join(sorted(fields)) or 'none'}" for name, fields in FAMILIES.items()
+        own = _own(arch)
+        first, known = (
+            next(iter(own)),
+            "; ".join(f"{name}: {list(fields)}" for name, fields in FAMILIES.items()),
         )
-        report(own[0], getattr(arch, own[0]), rule, f"use the variants of a family ({known})")
+        rule = f"no model family has {', '.join(own)} and no other variant"
+        report(first, own[first], rule, f"the variants of a family ({known})")
     return problems

@@ -8,7 +8,6 @@ gathers each one where it is used.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -19,9 +18,10 @@ from jax import Array
 from numpy.typing import NDArray
 
 from workload.model import attention as attentions
-from workload.model import points, rope
+from workload.model import places, points, rope
 from workload.model.architecture import Architecture
 from workload.model.attention import Attend
+from workload.model.places import Place, Turns
 from workload.model.remat import Tap, remat_layer, training_tap
 
 Params = dict[str, Any]
@@ -69,7 +69,7 @@ def deviation(name: str, arch: Architecture) -> float:
 
 
 def layer(
-    x_BxLxD: Array, w: Weights, arch: Architecture, place: "Place", tap: Tap, multiply: Multiply = product
+    x_BxLxD: Array, w: Weights, arch: Architecture, place: Place, tap: Tap, multiply: Multiply = product
 ) -> Array:
     """Compute a layer.
 
@@ -123,50 +123,6 @@ def layer(
 _ACTIVATIONS = {"silu": jax.nn.silu, "gelu_tanh": partial(jax.nn.gelu, approximate=True)}
 
 
-@dataclass(frozen=True)
-class Place:
-    """Rows of documents as a layer's attention sees them.
-
-    Attributes:
-        turn: cosine and sine of the positions' angles; see `rope.turns`.
-        attend: (q, k, v) -> z.
-    """
-
-    turn: tuple[Array, Array]
-    attend: Callable[[Array, Array, Array], Array]
-
-
-Turns = Mapping[bool, tuple[Array, Array]]
-"""Angles of the layers with a window (True) and of those without, as far as a model has both."""
-
-
-def _turns(segments_BxL: Array, arch: Architecture) -> Turns:
-    at_BxL = attentions.positions(segments_BxL)
-    return {local: rope.turns(at_BxL, arch, local) for local in set(arch.local())}
-
-
-def _place(
-    segments_BxL: Array, turns: Turns, arch: Architecture, attend: Attend, local: Array | None
-) -> Place:
-    """Return a layer's place; `local`, whether it has a window, is None where all layers are alike."""
-    scale = {"scale": arch.score_scale} if arch.query_pre_attn_scalar else {}
-
-    def kind(local: bool) -> Callable[[Array, Array, Array], Array]:
-        settings: dict[str, Any] = scale | ({"window": arch.window} if local else {})
-        return lambda q, k, v: attend(q, k, v, segments_BxL, **settings)
-
-    if local is None:
-        ((alike, turn),) = turns.items()
-        return Place(turn, kind(alike))
-    turn = jax.tree.map(partial(jnp.where, local), turns[True], turns[False])
-    return Place(turn, lambda q, k, v: jax.lax.cond(local, kind(True), kind(False), q, k, v))
-
-
-def _local(arch: Architecture) -> NDArray[np.bool_] | None:
-    """Return the layers with a window; None if all layers are alike."""
-    return np.array(arch.local()) if len(set(arch.local())) > 1 else None
-
-
 def run_layers(
     x_BxLxD: Array,
     layers: Mapping[str, Array],
@@ -202,14 +158,14 @@ def run_layers(
     tap = tap or training_tap(remat)
     B = x_BxLxD.shape[0]
     at_once = examples_at_once or B
-    turns, local_N = _turns(segments_BxL, arch), _local(arch)
+    turns, local_N = places.turns(segments_BxL, arch), places.mixed(arch)
 
     def body(x_BxLxD: Array, kept: Mapping[str, Array], local: Array | None) -> Array:
         by_name = {_short(name): weight for name, weight in kept.items()}
         weights = {name: tap(points.GATHERED, read(name, weight)) for name, weight in by_name.items()}
 
         def run(x: Array, segments: Array, turns: Turns) -> Array:
-            place = _place(segments, turns, arch, attend, local)
+            place = places.place(segments, turns, arch, attend, local)
             return layer(x, weights.__getitem__, arch, place, tap, multiply)
 
         if at_once == B:
@@ -260,7 +216,7 @@ def capture(
         By point, the tensors of its layers stacked in the order of `wanted`; `final_norm` alone.
     """
     read = read or (lambda _, weight: weight.astype(dtype))
-    turns, local_N = _turns(segments_BxL, arch), _local(arch)
+    turns, local_N = places.turns(segments_BxL, arch), places.mixed(arch)
     last = arch.layers - 1 if "final_norm" in wanted else max(n for layers in wanted.values() for n in layers)
     of_layers = {point: layers for point, layers in wanted.items() if point in points.LAYER_POINTS}
 
@@ -276,7 +232,7 @@ def capture(
             return value
 
         local = None if local_N is None else jnp.asarray(local_N)[n]
-        place = _place(segments_BxL, turns, arch, attend, local)
+        place = places.place(segments_BxL, turns, arch, attend, local)
         return layer(x_BxLxD, weights.__getitem__, arch, place, keep), seen
 
     x_BxLxD = embedded(read("embed_VxD", params["embed_VxD"])[tokens_BxL], arch)

@@ -30,8 +30,9 @@ from workload.errors import WeightsError
 from workload.model.architecture import Architecture
 from workload.model.decoder import Params
 from workload.model.generation import Generation
-from workload.model.transformers_config import CONFIG, config_json
+from workload.model.transformers_config import CONFIG
 from workload.model.transformers_config import read_architecture as read_architecture
+from workload.model.transformers_export import config_json
 
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 SHARD_BYTES = 5 * 10**9  # of Hugging Face's files

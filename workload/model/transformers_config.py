@@ -1,4 +1,4 @@
-"""Reading of transformers' `config.json` by the rules that a config's [model] obeys, and writing of it.
+"""Reading of transformers' `config.json` by the rules that a config's [model] obeys.
 
 Absent settings have the defaults of transformers 5; unsupported ones that would change the model are refused.
 """
@@ -6,61 +6,19 @@ Absent settings have the defaults of transformers 5; unsupported ones that would
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from settings_schema.parser import Parser, fields_of, shown
 from workload.errors import ConfigError, Problem, WeightsError
-from workload.model.architecture import Architecture, RopeScaling, family, violations
-from workload.model.generation import Generation
+from workload.model.architecture import FAMILIES, Architecture, RopeScaling, violations
+from workload.model.transformers_families import IN_TRANSFORMERS
 
 CONFIG = "config.json"
-_LOCAL, _GLOBAL = "sliding_attention", "full_attention"
+LOCAL, GLOBAL = "sliding_attention", "full_attention"
 
 
-@dataclass(frozen=True)
-class _Family:
-    """Family of models in transformers.
-
-    Attributes:
-        causal_lm: class of its language models.
-        variants: fields of `Architecture` that all of them have.
-        defaults: of settings that are absent; null stands for no such setting.
-        only: further settings, with the one value that the decoder supports, also where they are absent.
-    """
-
-    causal_lm: str
-    variants: Mapping[str, Any] = field(default_factory=dict)
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-    only: Mapping[str, Any] = field(default_factory=dict)
-
-
-_SILU = {"hidden_act": "silu"}
-_NO_WINDOW = _SILU | {"use_sliding_window": False}
-FAMILIES = {
-    "llama": _Family("LlamaForCausalLM", only=_SILU | {"mlp_bias": False}),
-    "mistral": _Family("MistralForCausalLM", {}, {"num_key_value_heads": 8, "sliding_window": 4096}, _SILU),
-    "qwen2": _Family("Qwen2ForCausalLM", {"qkv_bias": True}, {"num_key_value_heads": 32}, _NO_WINDOW),
-    "qwen3": _Family(
-        "Qwen3ForCausalLM", {"qk_norm": True}, {"num_key_value_heads": 32, "head_dim": 128}, _NO_WINDOW
-    ),
-    "gemma3_text": _Family(
-        "Gemma3ForCausalLM",
-        {
-            "activation": "gelu_tanh", "qk_norm": True, "post_norms": True, "zero_centered_norms": True,
-            "scale_embeddings": True,
-        },
-        {
-            "num_key_value_heads": 4, "head_dim": 256, "sliding_window": 4096, "query_pre_attn_scalar": 256,
-            "tie_word_embeddings": True,
-        },
-        {
-            "hidden_activation": "gelu_pytorch_tanh", "final_logit_softcapping": None,
-            "attn_logit_softcapping": None, "use_bidirectional_attention": False,
-        },
-    ),
-}  # fmt: skip
 _ONLY = {"attention_bias": False, "partial_rotary_factor": 1.0}  # in all families
 
 _NEEDED = {
@@ -84,7 +42,7 @@ _OF_WINDOWS = (
     "sliding_window",
     "query_pre_attn_scalar",
 )  # settings that other families' files may have, unused
-_ROPE_KEYS = {
+ROPE_KEYS = {
     "factor": "factor",
     "original_max_position_embeddings": "original_length",
     "low_freq_factor": "low_frequency_factor",
@@ -94,7 +52,7 @@ _ROPE_KEYS = {
 }
 # Supported settings of each kind of RoPE; those of `linear` hold for all. Others change the model.
 _LINEAR = {"rope_type", "type", "rope_theta", "factor", "original_max_position_embeddings"}
-_KINDS = {
+KINDS = {
     "linear": _LINEAR,
     "llama3": _LINEAR | {"low_freq_factor", "high_freq_factor"},
     "yarn": _LINEAR | {"beta_fast", "beta_slow"},
@@ -139,12 +97,12 @@ class _Reader:
         self._content = content
         self.problems: list[Problem] = []
         self._rope = "rope_parameters"  # key of the settings that count
-        name = content.get("model_type")
-        known = FAMILIES.get(name) if isinstance(name, str) else None
-        if not known:
+        self._name = content.get("model_type")
+        if not isinstance(self._name, str) or self._name not in FAMILIES:
             rule = f"must be one of {', '.join(FAMILIES)}"
-            self._report("model_type", name, rule, "use a model of these families")
-        self._family = known or FAMILIES["llama"]
+            self._report("model_type", self._name, rule, "use a model of these families")
+            self._name = "llama"
+        self._family = IN_TRANSFORMERS[self._name]
 
     def architecture(self) -> Architecture:
         """Return the architecture; it is meaningless where there are problems."""
@@ -164,7 +122,7 @@ class _Reader:
             if key not in settings:
                 self._report(key, None, "is required")
         arch: Architecture = self._parsed(Architecture, _KEYS, settings, "")
-        arch = self._with_kinds_of_layers(replace(arch, **self._family.variants))
+        arch = self._with_kinds_of_layers(replace(arch, **FAMILIES[self._name]))
         arch = self._with_rope(arch)
         if not self.problems:
             self.problems += violations(arch, self._key)
@@ -193,14 +151,10 @@ class _Reader:
     def _with_kinds_of_layers(self, arch: Architecture) -> Architecture:
         """Add window and pattern of the layers, from `layer_types` or Gemma's `sliding_window_pattern`."""
         types = self._content.get("layer_types")
-        if self._family is not FAMILIES["gemma3_text"]:
-            if (
-                types is not None
-                and set(_texts(types)) - {_GLOBAL}
-                and self._family is not FAMILIES["mistral"]
-            ):
+        if self._name != "gemma3_text":
+            if types is not None and set(_texts(types)) - {GLOBAL} and self._name != "mistral":
                 self._report(
-                    "layer_types", types, f"this decoder supports {_GLOBAL} only", "use a model without it"
+                    "layer_types", types, f"this decoder supports {GLOBAL} only", "use a model without it"
                 )
             return arch
         if types is None:
@@ -208,22 +162,22 @@ class _Reader:
             if type(every) is not int or every < 1:
                 self._report("sliding_window_pattern", every, "must be a whole number, at least 1")
                 return arch
-            types = [_LOCAL if (n + 1) % every else _GLOBAL for n in range(arch.layers)]
+            types = [LOCAL if (n + 1) % every else GLOBAL for n in range(arch.layers)]
         patterns = {
-            every: [_LOCAL if not every or (n + 1) % every else _GLOBAL for n in range(arch.layers)]
+            every: [LOCAL if not every or (n + 1) % every else GLOBAL for n in range(arch.layers)]
             for every in (
                 range(arch.layers + 1) if isinstance(types, list) and len(types) == arch.layers else ()
             )
         }
         every = next((every for every, pattern in patterns.items() if pattern == types), None)
         if every is None:
-            rule = f"must be {arch.layers} times {_LOCAL} or, in each so-manieth place, {_GLOBAL}"
+            rule = f"must be {arch.layers} times {LOCAL} or, in each so-manieth place, {GLOBAL}"
             self._report("layer_types", types, rule, "use a model with such layers")
             return arch
         if every == 1:  # none is local
             return replace(arch, window=0)
         if not arch.window:
-            self._report("sliding_window", self._content.get("sliding_window"), f"is required by {_LOCAL}")
+            self._report("sliding_window", self._content.get("sliding_window"), f"is required by {LOCAL}")
         return replace(arch, global_every=every)
 
     def _with_rope(self, arch: Architecture) -> Architecture:
@@ -231,7 +185,7 @@ class _Reader:
 
         As in transformers, `rope_scaling` counts where a file has both.
         """
-        gemma = self._family is FAMILIES["gemma3_text"]
+        gemma = self._name == "gemma3_text"
         where = "rope_scaling" if self._content.get("rope_scaling") else "rope_parameters"
         rope = self._content.get(where) or {}
         if not isinstance(rope, dict):
@@ -240,20 +194,20 @@ class _Reader:
         theta = self._content.get("rope_theta", 1_000_000.0 if gemma else 10_000.0)
         if gemma:
             nested = self._content.get("rope_parameters") or {}
-            if not isinstance(nested, dict) or nested.keys() - {_LOCAL, _GLOBAL}:
-                rule = f"must hold the settings of {_LOCAL} and {_GLOBAL}"
+            if not isinstance(nested, dict) or nested.keys() - {LOCAL, GLOBAL}:
+                rule = f"must hold the settings of {LOCAL} and {GLOBAL}"
                 self._report("rope_parameters", nested, rule)
                 return arch
-            local, wide = (nested.get(kind) or {} for kind in (_LOCAL, _GLOBAL))
+            local, wide = (nested.get(kind) or {} for kind in (LOCAL, GLOBAL))
             if not isinstance(local, dict) or not isinstance(wide, dict):
                 self._report("rope_parameters", nested, "must be objects of settings")
                 return arch
             if local.get("rope_type", "default") != "default":
                 rule = 'this decoder supports "default" only'
-                self._report(f"rope_parameters.{_LOCAL}.rope_type", local["rope_type"], rule)
+                self._report(f"rope_parameters.{LOCAL}.rope_type", local["rope_type"], rule)
             base = local.get("rope_theta", self._content.get("rope_local_base_freq", 10_000.0))
             rope = wide | (rope if where == "rope_scaling" else {})
-            where = where if where == "rope_scaling" else f"rope_parameters.{_GLOBAL}"
+            where = where if where == "rope_scaling" else f"rope_parameters.{GLOBAL}"
             if arch.window:
                 arch = replace(arch, local_rope_theta=self._theta("rope_local_base_freq", base))
         self._rope = where
@@ -271,15 +225,15 @@ class _Reader:
         kind = rope.get("rope_type") or rope.get("type") or "default"
         if kind == "default":
             return RopeScaling()
-        if not isinstance(kind, str) or kind not in _KINDS:
-            rule = f"must be one of default, {', '.join(_KINDS)}"
+        if not isinstance(kind, str) or kind not in KINDS:
+            rule = f"must be one of default, {', '.join(KINDS)}"
             self._report(f"{where}.rope_type", kind, rule, "use a model with one of them")
             return RopeScaling()
-        for key in sorted(rope.keys() - _KINDS[kind]):
+        for key in sorted(rope.keys() - KINDS[kind]):
             unused = rope[key] is None and key != "truncate"
             if not unused and (key, rope[key]) not in (("partial_rotary_factor", 1.0), ("truncate", True)):
                 self._report(f"{where}.{key}", rope[key], f"isn't supported for {kind}", "remove it")
-        settings = {key: value for key, value in rope.items() if key in _ROPE_KEYS and key in _KINDS[kind]}
+        settings = {key: value for key, value in rope.items() if key in ROPE_KEYS and key in KINDS[kind]}
         for key in ("beta_fast", "beta_slow"):
             if settings.get(key, 0) is None:
                 del settings[key]
@@ -295,12 +249,12 @@ class _Reader:
                 self._report(f"{where}.{key}", None, f"is required by {kind}")
         if kind == "yarn" and settings.get("factor", 0) is None and _numbers(longest, original):
             settings["factor"] = longest / original
-        scaling: RopeScaling = self._parsed(RopeScaling, _ROPE_KEYS, settings, f"{where}.")
+        scaling: RopeScaling = self._parsed(RopeScaling, ROPE_KEYS, settings, f"{where}.")
         return replace(scaling, kind=kind)
 
     def _key(self, name: str) -> str:
         """Return the key of a field of `Architecture`, for messages."""
-        keys = {field: key for key, field in (_KEYS | _ROPE_KEYS).items()}
+        keys = {field: key for key, field in (_KEYS | ROPE_KEYS).items()}
         leaf = name.removeprefix("rope_scaling.")
         return f"{self._rope}.{keys.get(leaf, leaf)}" if leaf != name else keys.get(name, name)
 
@@ -316,64 +270,3 @@ def _texts(value: Any) -> list[str]:
 
 def _numbers(*values: Any) -> bool:
     return all(type(value) in (int, float) and value > 0 for value in values)
-
-
-def config_json(arch: Architecture, dtype: str, generation: Generation) -> dict[str, Any]:
-    """Create a config.json that transformers reads as the same model.
-
-    Args:
-        arch: the model.
-        dtype: of the weights beside it.
-        generation: settings of generation.
-    """
-    name = family(arch) or "llama"
-    scaling = _rope_scaling(arch.rope_scaling)
-    rope: dict[str, Any] = {"rope_type": "default", "rope_theta": arch.rope_theta} | scaling
-    content = {
-        "architectures": [FAMILIES[name].causal_lm],
-        "model_type": name,
-        "dtype": dtype,
-        "hidden_size": arch.d_model,
-        "num_hidden_layers": arch.layers,
-        "num_attention_heads": arch.heads,
-        "num_key_value_heads": arch.J,
-        "head_dim": arch.K,
-        "intermediate_size": arch.d_ff,
-        "vocab_size": arch.vocab_size,
-        "hidden_act": "silu",
-        "rms_norm_eps": arch.norm_epsilon,
-        "max_position_embeddings": generation.longest,
-        "rope_parameters": rope,
-        # For transformers before 5.
-        "rope_theta": arch.rope_theta,
-        "rope_scaling": scaling or None,
-        "tie_word_embeddings": arch.tie_embeddings,
-        # Null, not absent: transformers would use its family's defaults.
-        "bos_token_id": None,
-        "eos_token_id": None,
-        **generation.ids(),
-    }
-    if name == "mistral":
-        content["sliding_window"] = arch.window
-    if name == "gemma3_text":
-        del content["hidden_act"]
-        local_theta = arch.local_rope_theta or arch.rope_theta
-        content |= {
-            "hidden_activation": "gelu_pytorch_tanh",
-            "query_pre_attn_scalar": arch.query_pre_attn_scalar or arch.K,
-            "sliding_window": arch.window
-            or 4096,  # without a layer that uses it, transformers needs one, too
-            "layer_types": [_LOCAL if local else _GLOBAL for local in arch.local()],
-            "rope_local_base_freq": local_theta,
-            "rope_parameters": {_LOCAL: {"rope_type": "default", "rope_theta": local_theta}, _GLOBAL: rope},
-            "pad_token_id": None,
-        }
-    return content
-
-
-def _rope_scaling(scaling: RopeScaling) -> dict[str, Any]:
-    keys = {"linear": ("factor",), "none": ()}.get(scaling.kind)
-    if keys is None:
-        keys = tuple(key for key in _ROPE_KEYS if key in _KINDS[scaling.kind])
-    settings = {key: getattr(scaling, _ROPE_KEYS[key]) for key in keys}
-    return {"rope_type": scaling.kind, **settings} if settings else {}

@@ -284,8 +284,8 @@ def export(
 ) -> tuple[int, list[str]]:
     """Write a checkpoint's parameters as a Hugging Face folder; return its step and the files.
 
-    Adapters are written as PEFT reads them or, `merged`, added to the weights that they were trained beside. A
-    module's are the arrays by their paths, such as `blocks.0.up.kernel`, beside its name and settings.
+    Adapters are written as PEFT reads them or, `merged`, added to the weights that they were trained beside.
+    A module's are the arrays by their paths, such as `blocks.0.up.kernel`, beside its name and settings.
 
     Raises:
         RunError: no complete checkpoint is readable, or `out` isn't empty or can't be written.

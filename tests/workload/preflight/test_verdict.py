@@ -14,7 +14,7 @@ import pytest
 from workload.__main__ import main
 from workload.errors import ConfigError
 from workload.model.generation import Generation
-from workload.model.transformers_config import config_json
+from workload.model.transformers_export import config_json
 from workload.preflight import command, compiler, report, roofline, search
 from workload.preflight.compiler import Buffer, Compiled
 from workload.preflight.hlo import Collective
