@@ -138,7 +138,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "scale_embeddings": True,
     },
 }
-"""Variants of each family of models, by transformers' `model_type`; others are of `Architecture`'s defaults."""
+"""Variants of each family of models, by transformers' `model_type`; others have their default."""
 _OF_WINDOWS = {"window", "global_every", "local_rope_theta", "query_pre_attn_scalar"}  # Gemma may have them
 _VARIANTS = tuple(sorted(_OF_WINDOWS.union(*FAMILIES.values())))
 
@@ -207,5 +207,6 @@ def violations(arch: Architecture, key: Callable[[str], str] = "model.{}".format
             "; ".join(f"{name}: {list(fields)}" for name, fields in FAMILIES.items()),
         )
         rule = f"no model family has {', '.join(own)} and no other variant"
+        first = next(iter(own))
         report(first, own[first], rule, f"the variants of a family ({known})")
     return problems

@@ -142,7 +142,7 @@ class Config:
         if self.compute.products != "dtype":
             identity["compute"]["products"] = self.compute.products
         if self.lora.rank:
-            identity["lora"] = asdict(self.lora)
+            identity["lora"] = {**asdict(self.lora), "targets": list(self.lora.targets)}
         return identity
 
     def arithmetic(self) -> dict[str, Any]:
