@@ -54,7 +54,7 @@ def measure(rounds: int) -> dict[str, Any]:
                 print(f"round {number + 1}: {name} {mapping[name][-1]:,.0f} tokens/s", file=sys.stderr)
     return {
         "tokens_per_s": {name: spread(values) for name, values in mapping.items()},
-        "params": config.model.parameters(),
+        "params": config.decoder.parameters(),
         "batch": config.train.batch_size,
         "length": config.data.sequence_length,
         "on": described(["jax", "jaxlib"]) | {"peers": PINS},

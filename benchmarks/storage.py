@@ -85,7 +85,7 @@ def bench() -> Iterator[Bench]:
 
 def saves(rounds: int) -> dict[str, Any]:
     """T4: how long training stands still for saves at the interval that it chose, and what they write."""
-    params = configs.load(str(CONFIG)).model.parameters()
+    params = configs.load(str(CONFIG)).decoder.parameters()
     stalls, bytes_each, intervals = [], [], []
     with bench() as current:
         for number in range(rounds):

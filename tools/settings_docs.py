@@ -82,10 +82,12 @@ def _rows(kind: type, prefix: str = "") -> Iterator[tuple[str, str, str]]:
     hints, comments = get_type_hints(kind), _comments(kind)
     for entry in fields(kind):
         hint = hints[entry.name]
-        if is_dataclass(hint):
-            yield from _rows(hint, f"{prefix}{entry.name}.")  # type: ignore[arg-type]
+        if kinds := [kind for kind in (hint, *get_args(hint)) if is_dataclass(kind)]:  # a choice of tables
+            for kind in kinds:
+                yield from _rows(kind, f"{prefix}{entry.name}.")  # type: ignore[arg-type]
             continue
-        default: Any = entry.default if entry.default is not MISSING else None
+        default: Any = {} if entry.default_factory is dict else None
+        default = default if entry.default is MISSING else entry.default
         shown = json.dumps(list(default) if isinstance(default, tuple) else default)
         rule: Rule | None = entry.metadata.get("rule")
         about = "; ".join(filter(None, (comments[entry.name], rule.text if rule else "")))

@@ -103,8 +103,8 @@ class Decoder(nnx.Module):
         weights = pretrained.locate(name, step)
         weights.check()
         shapes = decoder.shapes(weights.arch, dtype)
-        here = SingleDeviceSharding(jax.devices()[0])
-        places = sharding.shardings(shapes, mesh) if mesh else jax.tree.map(lambda _: here, shapes)
+        device = SingleDeviceSharding(jax.devices()[0])
+        places = sharding.shardings(shapes, mesh) if mesh else jax.tree.map(lambda _: device, shapes)
         abstract = jax.tree.map(
             lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place), shapes, places
         )

@@ -22,7 +22,7 @@ def _run(name: str) -> Step:
 def _end(name: str) -> Step:
     """Return the end of that command."""
     prints = rf"(?s)step 60/60 .*{name}: done after.*its slice is deleted"
-    return step.stop(name, prints=prints, wait=True, timeout_s=600)
+    return step.stop(name, prints=prints, wait=True, timeout_s=1800)
 
 
 SCENARIO = Scenario(

@@ -31,7 +31,7 @@ class Guide:
         text = "".join(commands(ROOT / page).values()).replace("/tmp/guide", str(self.folder))
         pieces = HEREDOC.split(text)
         for shell, python in zip(pieces[::2], [*pieces[1::2], ""], strict=True):
-            for line in re.split(r"(?<=\n)(?=workload |tpu |export |printf )", shell):
+            for line in re.split(r"(?<=\n)(?=workload |tpu |export |printf |cd )", shell):
                 self.line(line)
             exec(python, {})
 
@@ -68,6 +68,17 @@ def test_the_training_guide_trains_is_killed_resumes_and_exports(
     assert re.search(r"60 steps in [2-9] starts", output), "it was killed on the way"
     assert "right, as the run ended" in output
     assert (guide.folder / "hf" / "config.json").is_file()
+
+
+@pytest.mark.slow
+def test_the_flax_guide_trains_a_module_verifies_and_exports(
+    guide: Guide, capfd: pytest.CaptureFixture[str]
+) -> None:
+    guide.run("docs/guides/flax.md")
+    output = capfd.readouterr().out
+    assert "step 20/20" in output
+    assert "right, as the run ended" in output
+    assert (guide.folder / "arrays" / "model.safetensors").is_file()
 
 
 @pytest.mark.slow

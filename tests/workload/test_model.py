@@ -357,7 +357,7 @@ def test_flops_are_those_that_published_figures_stand_on() -> None:
     assert llama.parameters() == 8_030_261_248
     assert matmul_parameters(llama) == 7_504_658_432
     flops = model_flops(llama, 8192)
-    assert flops.non_causal * 7207 / 1e12 == pytest.approx(417.4, rel=1e-3)
+    assert flops["non_causal"] * 7207 / 1e12 == pytest.approx(417.4, rel=1e-3)
     shares = mfu(flops, 7207, 918.0)
     assert shares["non_causal"] == pytest.approx(0.455, abs=1e-3)
     assert shares["causal"] == pytest.approx(0.404, abs=1e-3)

@@ -207,7 +207,7 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.mark.parametrize(
-    ("attribute", "settings", "said"),
+    ("attribute", "settings", "message"),
     [
         ("Narrow", {"width": 8}, r"must return logits [8, 8, 31 or more], not float32[8, 8, 30]"),
         (
@@ -224,11 +224,11 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     ],
 )
 def test_a_module_that_cant_be_trained_is_refused(
-    attribute: str, settings: dict[str, Any], said: str, written: str
+    attribute: str, settings: dict[str, Any], message: str, written: str
 ) -> None:
     with pytest.raises(ConfigError) as refused:
         open_module(config_of(f"{written}:{attribute}", settings))
-    assert said in str(refused.value)
+    assert message in str(refused.value)
     assert str(refused.value).startswith("1 problem in config:")
 
 
@@ -301,11 +301,11 @@ def test_first_values_and_a_steps_dropout_are_the_same_on_any_mesh(written: str)
             params.append(jax.tree.map(np.asarray, first))
             state = {"params": first, "opt_state": step.first_optimizer_state(first)}
             batch = {name: jax.device_put(x.astype(np.int32), step.by_example) for name, x in rows.items()}
-            update, found = step.compile(), []
+            update, measured = step.compile(), []
             for _ in range(3):  # the learning rate of the first update is 0
                 state, metrics = update(state, batch)
-                found.append(float(metrics["loss"]))
-            losses.append(found)
+                measured.append(float(metrics["loss"]))
+            losses.append(measured)
             notes.append(step.placement)
     jax.tree.map(np.testing.assert_array_equal, *params)
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-6)

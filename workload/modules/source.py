@@ -1,4 +1,4 @@
-"""Source files of a user's module, found without importing it.
+"""Source files of a user's module, read without importing it.
 
 A run of a module continues with the same sources only: their sha256 is a part of its record.
 """
@@ -22,18 +22,18 @@ def files(name: str) -> dict[str, Path]:
     """
     module = name.partition(":")[0]
     top = module.partition(".")[0]
-    found = PathFinder.find_spec(top, [str(Path.cwd())]) or PathFinder.find_spec(top)
-    if not found or not found.origin:
+    spec = PathFinder.find_spec(top, [str(Path.cwd())]) or PathFinder.find_spec(top)
+    if not spec or not spec.origin:
         return {}
-    path = Path(found.origin)
-    alone = not found.submodule_search_locations and path.parent.name in _INSTALLED
-    root = path.parent.parent if found.submodule_search_locations else path.parent
+    path = Path(spec.origin)
+    alone = not spec.submodule_search_locations and path.parent.name in _INSTALLED
+    root = path.parent.parent if spec.submodule_search_locations else path.parent
     known: dict[str, Path] = {}
     desired = [module]
     while desired:
         for file in _files_of(root, desired.pop()):
             relative = str(file.relative_to(root))
-            within = relative.startswith(f"{top}/") if found.submodule_search_locations else not alone
+            within = relative.startswith(f"{top}/") if spec.submodule_search_locations else not alone
             if relative not in known and (within or file == path):
                 known[relative] = file
                 desired += _imports(file, root)

@@ -94,7 +94,9 @@ class Run:
         self._metrics: dict[int, dict[str, Array]] = {}  # on the devices, not fetched yet
         self._last_loss: float | None = None
         self._newest: int | None = None  # checkpoint of the last heartbeat
-        self._progress = Progress(config, mesh.size, cluster.devices[0].device_kind, self._step.parameters)
+        self._progress = Progress(
+            config, mesh.size, cluster.devices[0].device_kind, parameters=self._step.parameters
+        )
 
     def go(self) -> Outcome:
         """Restore or initialize, train to the end or to a preemption, save a checkpoint.

@@ -20,8 +20,8 @@ class Progress:
         config: Config,
         chips: int,
         device_kind: str,
-        parameters: int = 0,
         clock: Callable[[], float] = time.monotonic,
+        parameters: int = 0,
     ):
         self._config, self._chips, self._clock = config, chips, clock
         self._flops = flops.model_flops(config.model, config.data.sequence_length, parameters)

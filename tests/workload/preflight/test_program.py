@@ -116,7 +116,7 @@ def test_the_program_computes_what_the_model_needs_and_little_more(
 ) -> None:
     """T1: all products of the compiled step over the model's own; attention does the whole square."""
     tokens = 8 * LENGTH  # on each device one example
-    needed = model_flops(Architecture(**ARCH), LENGTH).non_causal * tokens / 8
+    needed = model_flops(Architecture(**ARCH), LENGTH)["non_causal"] * tokens / 8
     ratio = compiled[remat, 0, LENGTH].matmul_flops() / needed
     assert 0.99 <= ratio <= most, ratio
     if remat == "full":
