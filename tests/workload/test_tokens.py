@@ -227,7 +227,7 @@ def test_bad_tokenizers_are_refused(tmp_path: Path, content: str | None, end: st
 
 
 @pytest.mark.parametrize("what", [("truncation",), ("padding",), ("truncation", "padding")])
-def test_a_tokenizer_that_would_cut_or_pad_documents_is_refused(tmp_path: Path, what: tuple[str, ...]) -> None:
+def test_a_tokenizer_that_would_cut_or_pad_is_refused(tmp_path: Path, what: tuple[str, ...]) -> None:
     import tokenizers
 
     file = tokenizer_json(tmp_path / "words") / "tokenizer.json"

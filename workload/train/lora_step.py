@@ -25,16 +25,18 @@ class LoraStep(Step):
     def __init__(self, config: Config, mesh: Mesh, platform: str, slices: int = 1):
         super().__init__(config, mesh, platform, slices)
         dtype = jnp.dtype(config.compute.dtype)
-        self._given = self._split(decoder.shapes(config.decoder, dtype))
-        self.frozen = self._split(jax.eval_shape(self._quantized, self._given))
+        self._given = self._placed(decoder.shapes(config.decoder, dtype))
+        self.frozen = self._placed(jax.eval_shape(self._quantized, self._given))
         self.frozen_where = sharding.specs(self.frozen, mesh)
         self._values: Params | None = None
 
     def prepare(self) -> None:
         """Read the frozen parameters, each worker its devices' parts."""
         given = huggingface.load(Path(self.config.train.init_from), self.config.decoder, self._given)
-        where = jax.tree.map(lambda leaf: leaf.sharding, self.frozen)
-        self._values = jax.jit(self._quantized, out_shardings=where, donate_argnums=0)(given)
+        if self.config.lora.quantize != "none":
+            where = jax.tree.map(lambda leaf: leaf.sharding, self.frozen)
+            given = jax.jit(self._quantized, out_shardings=where)(given)
+        self._values = given
 
     def first_params(self) -> Params:
         """Draw the adapters."""
@@ -74,7 +76,7 @@ class LoraStep(Step):
         qtype = self.config.lora.quantize
         return params if qtype == "none" else {**params, "layers": quantized(params["layers"], qtype)}
 
-    def _split(self, abstract: Params) -> Params:
+    def _placed(self, abstract: Params) -> Params:
         """Return shapes with the shardings of their parameters."""
         placed = sharding.shardings(abstract, self.mesh)
         return jax.tree.map(
