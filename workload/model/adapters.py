@@ -84,7 +84,7 @@ def pair(matrix: str) -> tuple[str, str]:
 def shapes(arch: Architecture, lora: LoraConfig) -> dict[str, tuple[int, ...]]:
     """Return every adapter's shape by name."""
     matrices = arch.shapes()["layers"]
-    result = {}
+    result: dict[str, tuple[int, ...]] = {}
     for matrix in adapted(lora).values():
         layers, before, after = matrices[matrix]
         a, b = pair(matrix)

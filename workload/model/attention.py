@@ -71,8 +71,8 @@ def einsum(
     q_BxJxGxLxK = q_BxLxHxK.reshape(B, L, J, H // J, K).transpose(0, 2, 3, 1, 4)
     k_BxJxLxK, v_BxJxLxK = (x.swapaxes(1, 2) for x in (k_BxLxJxK, v_BxLxJxK))
     size = query_block(L)
-    rows = partial(_rows, window, scale or K**-0.5)
-    rows = jax.checkpoint(rows) if size < L else rows
+    whole = partial(_rows, window, scale or K**-0.5)
+    rows = jax.checkpoint(whole) if size < L else whole
     blocks = []
     for first in range(0, L, size):
         keys = slice(first_key("einsum", first, window, size), first + size)

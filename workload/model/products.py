@@ -37,7 +37,7 @@ class _Kind:
         self._graph, state = nnx.split(made)
         self._leaves = dict(nnx.to_flat_state(state))
 
-    def multiply(self, x: Array, arrays: Mapping[tuple[str, ...], Array]) -> Array:
+    def multiply(self, x: Array, arrays: Mapping[tuple[Any, ...], Array]) -> Array:
         leaves = [(path, leaf.replace(arrays[path])) for path, leaf in self._leaves.items()]
         result: Array = nnx.merge(self._graph, nnx.from_flat_state(leaves))(x)
         return result
@@ -74,10 +74,9 @@ class Products:
         kind = self._kinds.get("adapted" if name in self._adapted else "frozen")
         if kind is None:
             return product(x, w, name)
+        arrays: dict[tuple[Any, ...], Array] = {("kernel",): w(name)}
         if self._quantized:
             arrays = {("kernel", "array", "qvalue"): w(name), ("kernel", "array", "scale"): w(scale(name))}
-        else:
-            arrays = {("kernel",): w(name)}
         if name in self._adapted:
             a, b = pair(name)
             arrays |= {("kernel_lora_a",): w(a), ("kernel_lora_b",): w(b)}

@@ -97,11 +97,12 @@ class _Reader:
         self._content = content
         self.problems: list[Problem] = []
         self._rope = "rope_parameters"  # key of the settings that count
-        self._name = content.get("model_type")
-        if not isinstance(self._name, str) or self._name not in FAMILIES:
+        name = content.get("model_type")
+        known = isinstance(name, str) and name in FAMILIES
+        if not known:
             rule = f"must be one of {', '.join(FAMILIES)}"
-            self._report("model_type", self._name, rule, "use a model of these families")
-            self._name = "llama"
+            self._report("model_type", name, rule, "use a model of these families")
+        self._name = str(name) if known else "llama"
         self._family = IN_TRANSFORMERS[self._name]
 
     def architecture(self) -> Architecture:

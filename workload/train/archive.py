@@ -28,6 +28,7 @@ from workload.model.adapters import LoraConfig
 from workload.model.architecture import Architecture
 from workload.model.decoder import Params
 from workload.model.generation import Generation
+from workload.model.transformers_config import CONFIG
 from workload.modules.config import ModuleConfig
 from workload.runs.errors import MissingObjectError
 from workload.runs.store import Store
@@ -97,8 +98,8 @@ class Past:
         if isinstance(self.model, Architecture):
             if not self.lora.rank:
                 return decoder.shapes(self.model, jnp.float32)
-            shapes = adapters.shapes(self.model, self.lora)
-            return {"layers": {name: jax.ShapeDtypeStruct(shapes[name], jnp.float32) for name in shapes}}
+            trained = adapters.shapes(self.model, self.lora).items()
+            return {"layers": {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in trained}}
         try:
             stored = ocp.PyTreeCheckpointer().metadata(self._folder(step)).item_metadata.tree["params"]
         except Exception as error:  # orbax and tensorstore raise any type
@@ -329,5 +330,5 @@ def _save_arrays(out: Path, params: decoder.Params, model: ModuleConfig, dtype: 
         for path, leaf in jax.tree_util.tree_leaves_with_path(params)
     }
     save_file(arrays, out / huggingface.WHOLE)
-    (out / huggingface.CONFIG).write_text(json.dumps(asdict(model), indent=2) + "\n")
+    (out / CONFIG).write_text(json.dumps(asdict(model), indent=2) + "\n")
     return [huggingface.WHOLE]

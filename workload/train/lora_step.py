@@ -28,7 +28,7 @@ class LoraStep(Step):
         self._given = self._placed(decoder.shapes(config.decoder, dtype))
         self.frozen = self._placed(jax.eval_shape(self._quantized, self._given))
         self.frozen_where = sharding.specs(self.frozen, mesh)
-        self._values: Params | None = None
+        self._values: Params = {}
 
     def prepare(self) -> None:
         """Read the frozen parameters, each worker its devices' parts."""
@@ -79,6 +79,7 @@ class LoraStep(Step):
     def _placed(self, abstract: Params) -> Params:
         """Return shapes with the shardings of their parameters."""
         placed = sharding.shardings(abstract, self.mesh)
-        return jax.tree.map(
+        shapes: Params = jax.tree.map(
             lambda leaf, where: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where), abstract, placed
         )
+        return shapes
