@@ -62,7 +62,7 @@ _ANY_BUNDLE = "0" * 64  # the settings are checked before a bundle exists
     cls=Command, words="ARGUMENT", examples=["dev train.py --slice v6e-16 --stop-when-done -- --lr 3e-4"]
 )
 @click.argument("positional", nargs=-1, required=True, metavar="[ENV] PROGRAM",
-                help="environment (default: dev), then a script, a folder with train.py, or a CONFIG.toml")  # fmt: skip
+                help="environment (default: dev), then a script, its folder, or a CONFIG.toml")  # fmt: skip
 @click.option("--slice", "kind", required=True, metavar="TYPE", help="Slice type: v6e-1, v6e-8, v6e-16, …")
 @click.option("--zones", type=Names(), default=(), metavar="ZONE,…",
               help="Zones in order of preference; default: all that the environment covers.")  # fmt: skip

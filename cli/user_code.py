@@ -58,11 +58,8 @@ def read_program(
     elif entry:
         raise CommandError(f"--entry {entry}: {path} is a script already\n    fix: its folder, or no --entry")
     elif path.suffix == ".toml":
-        folder, name, reason = (
-            path.absolute().parent,
-            path.name,
-            "trained by the workload; its folder is uploaded",
-        )
+        folder, name = path.absolute().parent, path.name
+        reason = "trained by the workload; its folder is uploaded whole"
     else:
         folder, name, reason = work / "code", path.name, "the script alone; a folder is uploaded whole"
         folder.mkdir()

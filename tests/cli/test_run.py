@@ -483,3 +483,11 @@ def test_a_node_that_is_lost_during_its_boot_boots_the_new_program(
     assert call(run.run, [*line, "--replace"]) == 0
     assert commands == []
     assert [verb for verb, _ in world.requests] == ["create", "delete", "create"]
+
+
+def test_a_config_of_the_trainer_is_sent_with_its_folder(tmp_path: Path) -> None:
+    config = tmp_path / "mine.toml"
+    config.write_text("[model]\n")
+    result = read_program(config, None, None, ["--name", "first"], tmp_path)
+    assert (result.folder, result.run) == (tmp_path, "train mine.toml --name first")
+    assert "its folder is uploaded whole" in result.reason

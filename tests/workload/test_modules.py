@@ -307,6 +307,9 @@ def test_first_values_and_a_steps_dropout_are_the_same_on_any_mesh(written: str)
                 measured.append(float(metrics["loss"]))
             losses.append(measured)
             notes.append(step.placement)
+            assert step.too_large(None) is None
+            assert step.too_large(10_000) is None
+            assert "GB of a device's 1e-06 GB; " in str(step.too_large(1000))
     jax.tree.map(np.testing.assert_array_equal, *params)
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-6)
     assert losses[0][0] != losses[0][1], "two steps have the same dropout"

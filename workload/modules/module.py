@@ -83,6 +83,11 @@ class UserModule:
         self._require_result()
 
     @property
+    def name(self) -> str:
+        """Name in the settings."""
+        return self._config.module
+
+    @property
     def parameters(self) -> int:
         """Number of parameters."""
         return sum(leaf.size for leaf in jax.tree.leaves(self.params))

@@ -6,6 +6,7 @@ function of (seed, step), so that a repeated step has the same bits.
 """
 # mypy: allow-untyped-calls
 
+import math
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -16,6 +17,7 @@ import optax  # type: ignore[import-untyped]
 from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from workload.errors import ConfigError, Problem
 from workload.modules import products
 from workload.modules.config import ModuleConfig
 from workload.modules.module import Inputs, UserModule
@@ -40,6 +42,28 @@ class ModuleStep(TrainStep):
         self.module = open_module(config)
         self.attention, self.attention_reason = "module", "the module's own"
         super().__init__(config, mesh, platform, slices, self.module.params)
+        limit = _memory_bytes(mesh.devices.flat[0]) if platform == jax.default_backend() else None
+        if problem := self.too_large(limit):
+            raise ConfigError("config", [problem])
+
+    def too_large(self, limit_bytes: int | None) -> Problem | None:
+        """Return the problem of a state that doesn't fit a device's memory, if it has a limit."""
+        held = {
+            jax.tree_util.keystr(path, simple=True, separator="."): (leaf, _held_bytes(leaf))
+            for path, leaf in jax.tree_util.tree_leaves_with_path(self.state)
+        }
+        size = sum(part for _, part in held.values())
+        if limit_bytes is None or size <= limit_bytes:
+            return None
+        whole = {name: part for name, (leaf, part) in held.items() if leaf.sharding.is_fully_replicated}
+        largest = max(whole, key=lambda name: whole[name], default="none")
+        rule = (
+            f"its state takes {size / 1e9:.3g} GB of a device's {limit_bytes / 1e9:.3g} GB;"
+            f" {sum(whole.values()) / 1e9:.3g} GB are arrays that are whole on every device"
+            f" (the largest: {largest})"
+        )
+        fix = f"use a larger slice; give such arrays an axis that fsdp = {self.mesh.shape[FSDP]} divides"
+        return Problem("model.module", self.module.name, rule, fix)
 
     @property
     def flops(self) -> float:
@@ -97,6 +121,16 @@ class ModuleStep(TrainStep):
 
     def _key(self, step: Any) -> Array:
         return jax.random.fold_in(jax.random.key(self.config.train.seed), step)
+
+
+def _held_bytes(leaf: Any) -> int:
+    return int(math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize)
+
+
+def _memory_bytes(device: Any) -> int | None:
+    """Return the memory of a device; None where it isn't known, as of CPUs."""
+    limit: int | None = (device.memory_stats() or {}).get("bytes_limit")
+    return limit
 
 
 def open_module(config: Config) -> UserModule:

@@ -61,6 +61,8 @@ class RunRecord:
             "slices": step.slices,
             "compiler": f"jaxlib {version('jaxlib')}, {chip.client.platform_version}",
         }
+        if isinstance(config.model, ModuleConfig):
+            program["flax"] = version("flax")
         mesh = {name: int(size) for name, size in step.mesh.shape.items()}
         self._config, self._cluster, self._dataset = config, cluster, dataset
         # `exact`: settings that determine the losses; `rounding`: settings that change only their rounding.
