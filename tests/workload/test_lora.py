@@ -142,15 +142,15 @@ def test_peft_and_transformers_read_the_exports_as_the_same_model(root: Path, tm
     line = [environment.python(), script, root / "base", beside, merged, tmp_path / "out.npz"]
     done = subprocess.run(line, capture_output=True, text=True, timeout=HANG_S)
     assert done.returncode == 0, done.stderr
-    found = np.load(tmp_path / "out.npz")
-    assert np.max(np.abs(found["adapted"] - found["base"])) > 0.01, "the adapters do something"
-    np.testing.assert_allclose(found["adapted"], found["merged"], atol=1e-5)
+    exports = np.load(tmp_path / "out.npz")
+    assert np.max(np.abs(exports["adapted"] - exports["base"])) > 0.01, "the adapters do something"
+    np.testing.assert_allclose(exports["adapted"], exports["merged"], atol=1e-5)
     device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     abstract = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=device), decoder.shapes(ARCH)
     )
-    own = logits(huggingface.load(merged, ARCH, abstract), jnp.asarray(found["tokens"]), ARCH)
-    np.testing.assert_allclose(own, found["adapted"], atol=1e-5)
+    own = logits(huggingface.load(merged, ARCH, abstract), jnp.asarray(exports["tokens"]), ARCH)
+    np.testing.assert_allclose(own, exports["adapted"], atol=1e-5)
 
 
 @pytest.mark.parametrize("quantize", ["none", "int8"])

@@ -51,27 +51,27 @@ def problems(lora: LoraConfig, init_from: str, products: str) -> list[Problem]:
     """Return violations of rules between the settings of adapters, train.init_from and compute.products."""
     if not lora.rank:
         return []
-    found = []
+    violations = []
     if products == "int8" and lora.quantize != "int8":
         rule = 'must be "int8" beside compute.products = "int8"'
-        found.append(Problem("lora.quantize", repr(lora.quantize), rule, "set it, or leave both out"))
+        violations.append(Problem("lora.quantize", repr(lora.quantize), rule, "set it, or leave both out"))
     if not init_from:
         fix = "name a folder of Hugging Face weights, or set lora.rank to 0"
-        found.append(Problem("train.init_from", '""', "must be set: adapters change a given model", fix))
+        violations.append(Problem("train.init_from", '""', "must be set: adapters change a given model", fix))
     if not lora.targets:
-        found.append(Problem("lora.targets", "[]", "must name a matrix", f"e.g. {list(PROJECTIONS)[:2]}"))
+        violations.append(Problem("lora.targets", "[]", "must name a matrix", f"e.g. {list(PROJECTIONS)[:2]}"))
     for target in lora.targets:
         try:
             matches = any(re.fullmatch(target, name) for name in PROJECTIONS)
         except re.error as error:
-            found.append(
+            violations.append(
                 Problem("lora.targets", repr(target), f"is no regular expression: {error}", '".*_proj"')
             )
             continue
         if not matches:
             fix = f"a regular expression of {', '.join(PROJECTIONS)}"
-            found.append(Problem("lora.targets", repr(target), "matches no matrix of a layer", fix))
-    return found
+            violations.append(Problem("lora.targets", repr(target), "matches no matrix of a layer", fix))
+    return violations
 
 
 def pair(matrix: str) -> tuple[str, str]:

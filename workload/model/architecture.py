@@ -155,10 +155,10 @@ def family(arch: Architecture) -> str | None:
     own = _own(arch)
     windows = own.keys() & _OF_WINDOWS
     variants = {name: value for name, value in own.items() if name not in windows}
-    found = next((name for name, of_family in FAMILIES.items() if of_family == variants), None)
-    if found == "llama" and windows == {"window"}:
+    nearest = next((name for name, of_family in FAMILIES.items() if of_family == variants), None)
+    if nearest == "llama" and windows == {"window"}:
         return "mistral"
-    return found if not windows or found == "gemma3_text" else None
+    return nearest if not windows or nearest == "gemma3_text" else None
 
 
 def violations(arch: Architecture, key: Callable[[str], str] = "model.{}".format) -> list[Problem]:

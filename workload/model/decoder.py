@@ -182,7 +182,7 @@ def run_layers(
         step = remat_layer(body, remat, keep_gathered)
         stored = {name: weight[stretch] for name, weight in layers.items()}
         kinds = None if local_N is None else local_N[stretch]
-        x_BxLxD, _ = jax.lax.scan(lambda x, each: (step(x, *each), None), x_BxLxD, (stored, kinds))
+        x_BxLxD, _ = jax.lax.scan(lambda x, layer: (step(x, *layer), None), x_BxLxD, (stored, kinds))
         return x_BxLxD
 
     first = max(0, arch.layers - keep_gathered)
