@@ -59,7 +59,9 @@ def problems(lora: LoraConfig, init_from: str, products: str) -> list[Problem]:
         fix = "name a folder of Hugging Face weights, or set lora.rank to 0"
         violations.append(Problem("train.init_from", '""', "must be set: adapters change a given model", fix))
     if not lora.targets:
-        violations.append(Problem("lora.targets", "[]", "must name a matrix", f"e.g. {list(PROJECTIONS)[:2]}"))
+        violations.append(
+            Problem("lora.targets", "[]", "must name a matrix", f"e.g. {list(PROJECTIONS)[:2]}")
+        )
     for target in lora.targets:
         try:
             matches = any(re.fullmatch(target, name) for name in PROJECTIONS)
