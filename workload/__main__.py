@@ -183,6 +183,8 @@ def _parser() -> Parser:
     export.add_argument("--out", type=Path, required=True, metavar="DIR", help="a new or empty folder")
     export.add_argument("--step", type=int, metavar="N", help="its step (default: the newest)")
     export.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
+    merged = "a run of adapters: the whole model, with the adapters added to its weights"
+    export.add_argument("--merged", action="store_true", help=merged)
     export.set_defaults(command=_export)
 
     example = "workload goodput gs://my-project-checkpoints/runs/tiny"
@@ -279,7 +281,9 @@ def _export(options: argparse.Namespace) -> int:
     from workload.runs.store import open_run
     from workload.train.archive import export
 
-    step, files = export(open_run(options.run), options.out, options.step, options.dtype, print)
+    step, files = export(
+        open_run(options.run), options.out, options.step, options.dtype, print, options.merged
+    )
     print(f"{options.out}: step {step}, config.json and {len(files)} files of {options.dtype} weights")
     return 0
 

@@ -128,7 +128,7 @@ class Decoder(nnx.Module):
         params, arch = self.params, self.architecture
         read = self._read()
         x_BxLxD = decoder.run_layers(
-            read("embed_VxD", params["embed_VxD"])[tokens_BxL],
+            decoder.embedded(read("embed_VxD", params["embed_VxD"])[tokens_BxL], arch),
             params["layers"],
             _segments(tokens_BxL, segments_BxL),
             arch,

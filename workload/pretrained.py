@@ -14,7 +14,7 @@ from pathlib import Path
 from settings_schema import foreign
 from workload.errors import StoreError, WeightsError
 from workload.extract.weights import Checkpoint, Folder, Weights, find
-from workload.model.huggingface import CONFIG
+from workload.model.transformers_config import CONFIG
 from workload.runs.errors import MissingObjectError
 from workload.runs.store import open_store
 from workload.train import archive

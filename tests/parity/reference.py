@@ -15,7 +15,9 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
+from transformers.models.gemma3 import modeling_gemma3
 from transformers.models.llama import modeling_llama
+from transformers.models.mistral import modeling_mistral
 from transformers.models.qwen2 import modeling_qwen2
 from transformers.models.qwen3 import modeling_qwen3
 
@@ -35,6 +37,19 @@ YARN = {
 }
 LINEAR = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}
 DEFAULT = {"rope_type": "default", "rope_theta": 10000.0}
+
+GEMMA = {
+    "hidden_size": 24,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "query_pre_attn_scalar": 12,
+    "num_hidden_layers": 3,
+    "sliding_window": 5,
+    "bos_token_id": None,
+    "eos_token_id": None,
+    "pad_token_id": None,
+}
 
 # Odd on purpose: 7 query heads to a key head, heads wider than D/H, a vocabulary of no round number.
 CASES: dict[str, tuple[str, dict[str, Any], list[int], str]] = {
@@ -99,12 +114,47 @@ CASES: dict[str, tuple[str, dict[str, Any], list[int], str]] = {
         [8, 5],
         "right",
     ),
+    "mistral": (
+        "mistral",
+        {"hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2, "sliding_window": None},
+        [7, 5],
+        "right",
+    ),
+    "mistral-window": (
+        "mistral",
+        {"hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 1, "sliding_window": 4},
+        [11, 6],
+        "left",
+    ),
+    # Layers with a window and without, which have rotary frequencies of their own.
+    "gemma3": (
+        "gemma3_text",
+        {
+            **GEMMA,
+            "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
+            "rope_parameters": {
+                "sliding_attention": DEFAULT,
+                "full_attention": {**LINEAR, "rope_theta": 1e6, "factor": 8.0},
+            },
+        },
+        [13, 6],
+        "right",
+    ),
+    "gemma3-windows-alone": ("gemma3_text", {**GEMMA, "rope_parameters": None}, [9], ""),
 }
-MODULES = {"llama": modeling_llama, "qwen2": modeling_qwen2, "qwen3": modeling_qwen3}
+MODULES = {
+    "llama": modeling_llama,
+    "mistral": modeling_mistral,
+    "qwen2": modeling_qwen2,
+    "qwen3": modeling_qwen3,
+    "gemma3_text": modeling_gemma3,
+}
 KINDS = {
     "llama": (transformers.LlamaConfig, transformers.LlamaForCausalLM),
     "qwen2": (transformers.Qwen2Config, transformers.Qwen2ForCausalLM),
     "qwen3": (transformers.Qwen3Config, transformers.Qwen3ForCausalLM),
+    "mistral": (transformers.MistralConfig, transformers.MistralForCausalLM),
+    "gemma3_text": (transformers.Gemma3TextConfig, transformers.Gemma3ForCausalLM),
 }
 
 
@@ -156,18 +206,20 @@ def run(model: Any, family: str, lengths: list[int], side: str, seed: int) -> di
         return before if what == "in" else after
 
     for layer in model.model.layers:
+        post_norms = family == "gemma3_text"
+        middle = layer.pre_feedforward_layernorm if post_norms else layer.post_attention_layernorm
         for module, point, what in (
             (layer, "resid_pre", "in"),
             (layer.input_layernorm, "attn_in", "out"),
             (layer.self_attn.v_proj, "value", "out"),
             (layer.self_attn.o_proj, "attn_z", "in"),
-            (layer.self_attn, "attn_out", "out"),
-            (layer.post_attention_layernorm, "resid_mid", "in"),
-            (layer.post_attention_layernorm, "mlp_in", "out"),
+            (layer.post_attention_layernorm if post_norms else layer.self_attn, "attn_out", "out"),
+            (middle, "resid_mid", "in"),
+            (middle, "mlp_in", "out"),
             (layer.mlp.gate_proj, "mlp_gate", "out"),
             (layer.mlp.up_proj, "mlp_up", "out"),
             (layer.mlp.down_proj, "mlp_act", "in"),
-            (layer.mlp, "mlp_out", "out"),
+            (layer.post_feedforward_layernorm if post_norms else layer.mlp, "mlp_out", "out"),
             (layer, "resid_post", "out"),
         ):
             if what == "in":

@@ -52,7 +52,7 @@ from workload.extract.packing import Shape
 from workload.extract.pipeline import Stage
 from workload.extract.points import Wanted
 from workload.extract.run import ExtractionSummary
-from workload.model import attention, decoder, huggingface
+from workload.model import attention, decoder, transformers_config, transformers_export
 from workload.model.architecture import Architecture
 from workload.model.generation import Generation
 from workload.runs.store import FolderStore
@@ -281,10 +281,10 @@ def test_attention_holds_no_square_of_scores_and_layers_are_one_program() -> Non
 
 
 def test_the_models_own_heads_and_tied_embeddings_are_read() -> None:
-    output = huggingface.config_json(
+    output = transformers_export.config_json(
         replace(ARCH, head_dim=16, tie_embeddings=True), "bfloat16", Generation(longest=512)
     )
-    read = huggingface.architecture(output, "config.json")
+    read = transformers_config.architecture(output, "config.json")
     assert (read.K, read.tie_embeddings) == (16, True)
     assert read.d_model // read.heads != read.K
 

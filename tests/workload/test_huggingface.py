@@ -14,9 +14,11 @@ from safetensors.numpy import load_file, save_file
 
 from tests.workload.slice import cpu_devices
 from workload.errors import ConfigError, WeightsError
-from workload.model import decoder, huggingface
+from workload.model import decoder, huggingface, rope
 from workload.model.architecture import Architecture, RopeScaling
 from workload.model.generation import Generation
+from workload.model.transformers_config import architecture, read_architecture
+from workload.model.transformers_export import config_json
 from workload.train import sharding
 from workload.train.config import MeshConfig
 from workload.train.sharding import make_mesh
@@ -43,7 +45,15 @@ MODELS = {
     "qwen3": Architecture(
         layers=2, d_model=32, heads=4, kv_heads=2, head_dim=16, d_ff=40, vocab_size=61, qk_norm=True
     ),
-}
+    "mistral": Architecture(layers=2, d_model=32, heads=4, kv_heads=2, d_ff=48, vocab_size=61, window=7),
+    "gemma3": Architecture(
+        layers=3, d_model=32, heads=4, kv_heads=2, head_dim=16, d_ff=40, vocab_size=61,
+        rope_theta=1e6, rope_scaling=RopeScaling("linear", 8.0), local_rope_theta=1e4,
+        window=5, global_every=2, query_pre_attn_scalar=12.0, activation="gelu_tanh", qk_norm=True,
+        post_norms=True,
+        zero_centered_norms=True, scale_embeddings=True, tie_embeddings=True,
+    ),
+}  # fmt: skip
 
 
 def random_params(arch: Architecture) -> decoder.Params:
@@ -73,7 +83,7 @@ def test_out_and_in_and_out_again_is_bit_for_bit(
     params = random_params(arch)
     files = huggingface.save(tmp_path / "one", params, arch, dtype, GENERATION, shard_bytes)
     assert (len(files) > 1) == (shard_bytes == 4000)
-    assert huggingface.read_architecture(tmp_path / "one") == with_sizes(arch)
+    assert read_architecture(tmp_path / "one") == with_sizes(arch)
     loaded = huggingface.load(tmp_path / "one", arch, abstract(arch))
     jax.tree.map(np.testing.assert_array_equal, loaded, params)
     huggingface.save(tmp_path / "two", loaded, arch, dtype, GENERATION, shard_bytes)
@@ -146,17 +156,50 @@ def saved(folder: Path) -> tuple[Architecture, Any]:
     return arch, abstract(arch)
 
 
+UP = "model.layers.2.mlp.up_proj.weight"
+
+
+def test_weights_of_another_kind_and_quantized_ones_are_named(tmp_path: Path) -> None:
+    qwen, llama = MODELS["qwen3"], replace(MODELS["qwen3"], qk_norm=False, layers=1)
+    huggingface.save(tmp_path, random_params(qwen), qwen, "bfloat16", GENERATION)
+    with pytest.raises(WeightsError) as refusal:
+        huggingface.check(tmp_path, llama)
+    assert "model.layers.0.self_attn.q_norm.weight is of another kind of model" in str(refusal.value)
+    assert "model.layers.1.mlp.up_proj.weight is of a model with more than 1 layers" in str(refusal.value)
+    huggingface.load(tmp_path, replace(qwen, layers=1), abstract(replace(qwen, layers=1)))
+
+    stored = load_file(tmp_path / "model.safetensors")
+    up, down = "model.layers.0.mlp.up_proj.weight", "model.layers.0.mlp.down_proj.weight"
+    stored[up], stored[down] = stored[up].astype(ml_dtypes.float8_e4m3fn), stored[down].astype(np.int8)
+    save_file({**stored, f"{up}_scale_inv": np.ones((1, 1), np.float32)}, tmp_path / "model.safetensors")
+    with pytest.raises(WeightsError) as refusal:
+        huggingface.load(tmp_path, qwen, abstract(qwen))
+    assert f"{up} is quantized: F8_E4M3" in str(refusal.value)
+    assert f"{down} is quantized: I8" in str(refusal.value)
+    assert f"{up}_scale_inv belongs to quantized weights" in str(refusal.value)
+
+
+def test_a_whole_file_counts_more_than_an_index_beside_it(tmp_path: Path) -> None:
+    arch, shapes = saved(tmp_path)
+    params = jax.tree.map(lambda x: x + 1, random_params(arch))
+    huggingface.save(tmp_path, params, arch, "float32", GENERATION)
+    jax.tree.map(np.testing.assert_array_equal, huggingface.load(tmp_path, arch, shapes), params)
+
+
 def test_missing_and_misshapen_tensors_are_all_named(tmp_path: Path) -> None:
     arch, shapes = saved(tmp_path)
     index = json.loads((tmp_path / "model.safetensors.index.json").read_text())
     del index["weight_map"]["lm_head.weight"]
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
     norm = "model.layers.0.input_layernorm.weight"
+    index["weight_map"][UP] = index["weight_map"][norm]
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
     file = tmp_path / index["weight_map"][norm]
     save_file({**load_file(file), norm: np.ones(31, np.float32)}, file)
     with pytest.raises(WeightsError) as refusal:
         huggingface.load(tmp_path, arch, shapes)
-    assert "2 tensors don't fit" in str(refusal.value)
+    assert "3 tensors don't fit" in str(refusal.value)
+    assert f"{UP} isn't in {index['weight_map'][norm]}" in str(refusal.value)
     assert "lm_head.weight is missing" in str(refusal.value)
     assert f"{norm} has shape (31,), the model's is (32,)" in str(refusal.value)
 
@@ -174,7 +217,7 @@ def test_a_truncated_file_is_refused_before_a_step(tmp_path: Path) -> None:
 
 def test_a_folder_without_weights_is_refused(tmp_path: Path) -> None:
     with pytest.raises(WeightsError, match=r"config.json: can't be read"):
-        huggingface.read_architecture(tmp_path)
+        read_architecture(tmp_path)
     with pytest.raises(WeightsError, match=r"holds neither model.safetensors nor"):
         huggingface.Weights(tmp_path)
     (tmp_path / "model.safetensors.index.json").symlink_to("/proc/self/mem")
@@ -182,41 +225,144 @@ def test_a_folder_without_weights_is_refused(tmp_path: Path) -> None:
         huggingface.Weights(tmp_path)
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(WeightsError, match="is not JSON"):
-        huggingface.read_architecture(tmp_path)
+        read_architecture(tmp_path)
     (tmp_path / "config.json").write_text("[1]")
     with pytest.raises(WeightsError, match="holds no settings"):
-        huggingface.read_architecture(tmp_path)
+        read_architecture(tmp_path)
 
 
 def test_another_kind_of_model_is_refused_with_every_reason() -> None:
-    content = huggingface.config_json(MODELS["llama"], "bfloat16", GENERATION) | {
+    content = config_json(MODELS["llama"], "bfloat16", GENERATION) | {
         "model_type": "gemma",
         "hidden_act": "gelu",
-        "use_sliding_window": True,
+        "partial_rotary_factor": 0.5,
+        "quantization_config": {"quant_method": "fp8"},
         "rope_parameters": {"rope_type": "dynamic"},
         "hidden_size": None,
     }
-    with pytest.raises(ConfigError) as refusal:
-        huggingface.architecture(content, "config.json")
-    assert {problem.path for problem in refusal.value.problems} == {
+    del content["rope_scaling"]
+    assert set(refused(content)) == {
         "model_type",
         "hidden_act",
-        "use_sliding_window",
+        "partial_rotary_factor",
+        "quantization_config",
         "rope_parameters.rope_type",
         "hidden_size",
     }
 
 
+def refused(content: dict[str, Any]) -> dict[str, str]:
+    """The problems of a config.json: rules by key."""
+    with pytest.raises(ConfigError) as refusal:
+        architecture(content, "config.json")
+    assert all(problem.value != "nothing" and problem.fix for problem in refusal.value.problems)
+    return {problem.path: problem.rule for problem in refusal.value.problems}
+
+
+WRONG: list[tuple[str, dict[str, Any], str, str]] = [
+    ("llama", {"rms_norm_eps": None}, "rms_norm_eps", "must be a number"),
+    ("llama", {"num_attention_heads": [4]}, "num_attention_heads", "must be a whole number"),
+    ("llama", {"hidden_size": True}, "hidden_size", "must be a whole number"),
+    ("llama", {"hidden_size": -64}, "hidden_size", "must be at least 2"),
+    (
+        "llama",
+        {"hidden_size": 33, "head_dim": None},
+        "hidden_size",
+        "must be a multiple of num_attention_heads, 4",
+    ),
+    ("llama", {"num_hidden_layers": 0}, "num_hidden_layers", "must be at least 1"),
+    ("llama", {"num_key_value_heads": 3}, "num_key_value_heads", "must divide num_attention_heads, 4"),
+    ("llama", {"num_key_value_heads": "2"}, "num_key_value_heads", "must be a whole number"),
+    ("llama", {"num_key_value_heads": 0}, "num_key_value_heads", "must be at least 1"),
+    ("llama", {"head_dim": 15}, "head_dim", "must be even"),
+    ("llama", {"tie_word_embeddings": "yes"}, "tie_word_embeddings", "must be true or false"),
+    ("llama", {"vocab_size": 1e3}, "vocab_size", "must be a whole number"),
+    ("llama", {"rope_theta": None, "rope_parameters": None}, "rope_theta", "must be a number"),
+    ("llama", {"rope_parameters": [1]}, "rope_parameters", "must be an object"),
+    ("llama", {"rope_scaling": "yarn"}, "rope_scaling", "must be an object"),
+    (
+        "llama",
+        {"rope_scaling": {"type": ["yarn"]}},
+        "rope_scaling.rope_type",
+        "must be one of default, linear",
+    ),
+    ("llama", {"rope_scaling": {"type": "yarn"}}, "rope_scaling.factor", "is required by yarn"),
+    (
+        "llama",
+        {"rope_scaling": {"type": "linear", "factor": None}},
+        "rope_scaling.factor",
+        "must be a number",
+    ),
+    (
+        "llama",
+        {"rope_scaling": {"type": "linear", "factor": 0}},
+        "rope_scaling.factor",
+        "must be greater than 0",
+    ),
+    ("llama", {"model_type": ["llama"]}, "model_type", "must be one of"),
+    ("qwen3", {"layer_types": ["sliding_attention", "full_attention"]}, "layer_types", "full_attention only"),
+    ("mistral", {"sliding_window": -1}, "sliding_window", "must be at least 0"),
+    ("gemma3", {"sliding_window": None}, "sliding_window", "is required by sliding_attention"),
+    ("gemma3", {"layer_types": ["full_attention", 3, None]}, "layer_types", "must be 3 times"),
+    ("gemma3", {"layer_types": None, "sliding_window_pattern": 0}, "sliding_window_pattern", "at least 1"),
+    ("gemma3", {"final_logit_softcapping": 30.0}, "final_logit_softcapping", "supports null only"),
+    (
+        "gemma3",
+        {"rope_parameters": {"rope_theta": 1e6}},
+        "rope_parameters",
+        "must hold the settings of sliding",
+    ),
+    ("gemma3", {"query_pre_attn_scalar": -1}, "query_pre_attn_scalar", "must be at least 0"),
+]
+
+
+@pytest.mark.parametrize(("name", "change", "key", "rule"), WRONG)
+def test_a_config_json_passes_the_rules_of_settings(
+    name: str, change: dict[str, Any], key: str, rule: str
+) -> None:
+    content = config_json(MODELS[name], "bfloat16", GENERATION)
+    (entry,) = refused(content | change).items()
+    assert entry[0] == key
+    assert rule in entry[1]
+
+
+def test_what_is_absent_is_what_transformers_makes_of_it() -> None:
+    content = config_json(MODELS["qwen3"], "bfloat16", GENERATION)
+    del content["head_dim"]
+    assert architecture(content, "").K == 128
+    content = config_json(MODELS["gemma3"], "bfloat16", GENERATION)
+    for key in ("layer_types", "rope_parameters", "rope_scaling", "rope_theta", "tie_word_embeddings"):
+        del content[key]
+    read = architecture(content | {"num_hidden_layers": 12}, "")
+    assert (read.global_every, read.rope_theta, read.tie_embeddings) == (6, 1e6, True)
+    assert [n for n, local in enumerate(read.local()) if not local] == [5, 11]
+    content = config_json(MODELS["llama"], "bfloat16", GENERATION) | {"model_type": "mistral"}
+    assert architecture(content, "").window == 4096
+    assert architecture(content | {"sliding_window": None}, "") == with_sizes(MODELS["llama"])
+
+
+def test_rope_scaling_beside_rope_parameters_counts() -> None:
+    content = config_json(MODELS["llama"], "bfloat16", GENERATION)
+    content["rope_scaling"] = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}
+    assert architecture(content, "").rope_scaling == RopeScaling("yarn", 4.0, 512)
+    content["rope_scaling"]["factor"] = None
+    assert architecture(content | {"max_position_embeddings": 1024}, "").rope_scaling.factor == 2.0
+    content["rope_scaling"]["factor"] = 0.5
+    _, attention = rope.frequencies(architecture(content, ""))
+    assert attention == 1.0
+
+
 def test_the_older_spelling_of_rope_is_read() -> None:
-    content = huggingface.config_json(MODELS["scaled"], "bfloat16", GENERATION)
+    content = config_json(MODELS["scaled"], "bfloat16", GENERATION)
     del content["rope_parameters"]
-    assert huggingface.architecture(content, "config.json") == with_sizes(MODELS["scaled"])
+    assert architecture(content, "config.json") == with_sizes(MODELS["scaled"])
 
 
 @pytest.mark.parametrize(
     ("name", "more"),
     [
         ("yarn", {"truncate": False}),
+        ("yarn", {"truncate": None}),
         ("yarn", {"mscale": 0.7}),
         ("yarn", {"attention_factor": 1.2}),
         ("yarn", {"low_freq_factor": 1.0}),
@@ -226,16 +372,16 @@ def test_the_older_spelling_of_rope_is_read() -> None:
     ],
 )
 def test_a_setting_of_rope_that_would_be_ignored_is_refused(name: str, more: dict[str, Any]) -> None:
-    content = huggingface.config_json(MODELS[name], "bfloat16", GENERATION)
-    huggingface.architecture(content, "config.json")
-    content["rope_parameters"] |= more
+    content = config_json(MODELS[name], "bfloat16", GENERATION)
+    architecture(content, "config.json")
+    content["rope_scaling"] |= more
     with pytest.raises(ConfigError) as refusal:
-        huggingface.architecture(content, "config.json")
+        architecture(content, "config.json")
     (problem,) = refusal.value.problems
-    assert problem.path == f"rope_parameters.{next(iter(more))}"
+    assert problem.path == f"rope_scaling.{next(iter(more))}"
 
 
 def test_a_setting_of_rope_that_is_null_is_none() -> None:
-    content = huggingface.config_json(MODELS["yarn"], "bfloat16", GENERATION)
-    content["rope_parameters"] |= {"truncate": None, "mscale": None}
-    assert huggingface.architecture(content, "config.json") == with_sizes(MODELS["yarn"])
+    content = config_json(MODELS["yarn"], "bfloat16", GENERATION)
+    content["rope_scaling"] |= {"attention_factor": None, "mscale": None, "beta_fast": None}
+    assert architecture(content, "config.json") == with_sizes(MODELS["yarn"])

@@ -99,10 +99,18 @@ def test_capture_stops_after_the_last_layer_that_is_wanted(tokens_BxL: jax.Array
     np.testing.assert_allclose(whole["resid_post"][1], seen["resid_post"][0], rtol=1e-5, atol=1e-6)
 
 
+GEMMA = replace(
+    SMALL, window=5, global_every=3, local_rope_theta=1e4, rope_theta=1e6, query_pre_attn_scalar=12.0,
+    activation="gelu_tanh", qk_norm=True, post_norms=True, zero_centered_norms=True, scale_embeddings=True,
+    tie_embeddings=True,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("family", [SMALL, GEMMA], ids=["llama", "gemma"])
 def test_gradients_depend_neither_on_remat_nor_on_how_many_layers_keep_their_parameters(
-    tokens_BxL: jax.Array,
+    family: Architecture, tokens_BxL: jax.Array
 ) -> None:
-    arch = replace(SMALL, layers=3)
+    arch = replace(family, layers=3)
     params, segments_BxL = parameters(arch), jnp.zeros_like(tokens_BxL)
 
     def total(layers: Any, remat: tuple[str, ...], keep_gathered: int) -> jax.Array:
@@ -240,12 +248,14 @@ def test_attention_that_cannot_run_is_refused(
 TOKAMAX = pytest.mark.skipif(not kernels.tokamax_version(), reason="tokamax isn't installed")
 
 
-def whole_attention(q: Any, k: Any, v: Any, segments_BxL: Any) -> Any:
+def whole_attention(q: Any, k: Any, v: Any, segments_BxL: Any, window: int = 0, scale: float = 0.0) -> Any:
     """The reference: every query against every key, keys repeated."""
     L, H, K = q.shape[1:]
     k, v = (jnp.repeat(x, H // x.shape[2], axis=2) for x in (k, v))
-    seen = jnp.tril(jnp.ones((L, L), bool)) & (segments_BxL[:, :, None] == segments_BxL[:, None, :])
-    scores = jnp.where(seen[:, None], jnp.einsum("bqhk,bshk->bhqs", q, k) / K**0.5, -jnp.inf)
+    back = jnp.arange(L)[:, None] - jnp.arange(L)[None]
+    near = (back >= 0) & (back < (window or L))
+    seen = near & (segments_BxL[:, :, None] == segments_BxL[:, None, :])
+    scores = jnp.where(seen[:, None], jnp.einsum("bqhk,bshk->bhqs", q, k) * (scale or K**-0.5), -jnp.inf)
     return jnp.einsum("bhqs,bshk->bqhk", jax.nn.softmax(scores), v)
 
 
@@ -257,17 +267,22 @@ def with_gradients(attend: Any, q: Any, k: Any, v: Any, segments: Any, g: Any) -
 
 
 @pytest.mark.parametrize(
-    ("kind", "L", "K"),
+    ("kind", "L", "K", "other"),
     [
-        ("splash", 256, 128),
-        ("splash", 128, 64),
-        pytest.param("tokamax", 256, 128, marks=TOKAMAX),
-        pytest.param("tokamax", 128, 64, marks=TOKAMAX),
-        ("einsum", 100, 24),
-        ("einsum", 300, 24),
+        ("splash", 256, 128, {}),
+        ("splash", 128, 64, {}),
+        ("splash", 1024, 128, {"window": 300, "scale": 0.05}),
+        pytest.param("tokamax", 256, 128, {}, marks=TOKAMAX),
+        pytest.param("tokamax", 128, 64, {}, marks=TOKAMAX),
+        pytest.param("tokamax", 1024, 128, {"window": 300, "scale": 0.05}, marks=TOKAMAX),
+        ("einsum", 100, 24, {}),
+        ("einsum", 300, 24, {}),
+        ("einsum", 300, 24, {"window": 1}),
+        ("einsum", 300, 24, {"window": 129, "scale": 0.05}),
+        ("einsum", 300, 24, {"window": 300}),
     ],
 )
-def test_attention_agrees_with_the_reference(kind: str, L: int, K: int) -> None:
+def test_attention_agrees_with_the_reference(kind: str, L: int, K: int, other: dict[str, Any]) -> None:
     """Grouped heads, two documents, forward and backward; the TPU's kernel is interpreted."""
     B, H, J = 1, 4, 2
     keys = jax.random.split(jax.random.key(5), 4)
@@ -275,9 +290,11 @@ def test_attention_agrees_with_the_reference(kind: str, L: int, K: int) -> None:
         jax.random.normal(key, (B, L, heads, K)) for key, heads in zip(keys, (H, J, J, H), strict=True)
     )
     segments = jnp.where(jnp.arange(L) < L * 2 // 5, 0, 1)[None]
-    plain_z, plain_gradients = with_gradients(whole_attention, q, k, v, segments, g)
+    plain_z, plain_gradients = with_gradients(partial(whole_attention, **other), q, k, v, segments, g)
     with attention.interpreted():
-        z, gradients = with_gradients(attention.attend(kind), q, k, v, segments, g)
+        z, gradients = with_gradients(partial(attention.attend(kind), **other), q, k, v, segments, g)
+    plain_z, plain_gradients = with_gradients(partial(whole_attention, **other), q, k, v, segments, g)
+        z, gradients = with_gradients(partial(attention.attend(kind), **other), q, k, v, segments, g)
     np.testing.assert_allclose(z, plain_z, rtol=2e-5, atol=2e-5)
     for a, b in zip(gradients, plain_gradients, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
@@ -296,12 +313,17 @@ def test_blocks_of_queries_take_less_than_half_the_memory() -> None:
 
 
 @pytest.mark.parametrize(
-    ("length", "block"),
-    [(128, 128), (384, 384), (8192, 2048), (5120, 1280), (2176, 1152), (7808, 1152)],
-)
-def test_splash_takes_the_largest_block_that_divides_the_padded_length(length: int, block: int) -> None:
-    assert kernels.block_size(length) == block
-    assert kernels.padded(length) % block == 0
+    ("length", "window", "block"),
+    [
+        (128, 0, 128), (384, 0, 384), (8192, 0, 2048), (5120, 0, 1280), (2176, 0, 1152), (7808, 0, 1152),
+        (8192, 4, 512), (8192, 1024, 1024), (8192, 4096, 2048), (2176, 4, 512),
+    ],
+)  # fmt: skip
+def test_splash_takes_the_largest_block_that_divides_the_padded_length_and_fits_a_window(
+    length: int, window: int, block: int
+) -> None:
+    assert kernels.block_size(length, window) == block
+    assert kernels.padded(length, window) % block == 0
 
 
 def test_no_row_has_small_blocks_or_much_padding() -> None:
@@ -317,8 +339,8 @@ def test_padding_to_whole_blocks_changes_nothing(kind: str, monkeypatch: pytest.
     q, k, v, g = (jax.random.normal(key, (1, 128, 2, 128)) for key in keys)
     segments = jnp.where(jnp.arange(128) < 50, 0, 1)[None]
     plain_z, plain_gradients = with_gradients(whole_attention, q, k, v, segments, g)
-    monkeypatch.setattr(attention, "padded", lambda length: 256)
-    monkeypatch.setattr(attention, "block_size", lambda length: 256)
+    monkeypatch.setattr(attention, "padded", lambda length, window: 256)
+    monkeypatch.setattr(attention, "block_size", lambda length, window: 256)
     with attention.interpreted():
         z, gradients = with_gradients(attention.attend(kind), q, k, v, segments, g)
     np.testing.assert_allclose(z, plain_z, rtol=2e-5, atol=2e-5)
@@ -334,6 +356,19 @@ def test_a_bound_of_the_scores_changes_nothing() -> None:
     with attention.interpreted():
         z = attention.attend("tokamax", max_logit=30.0)(q, k, v, segments)
         np.testing.assert_allclose(z, attention.attend("tokamax")(q, k, v, segments), rtol=2e-5, atol=2e-5)
+
+
+def test_a_window_takes_scores_away() -> None:
+    """Of splash's 16 x 16 blocks each row computes two; einsum reads single keys."""
+    assert kernels.computed_share("splash", 8192, 512) == (16 + 15) / 256
+    assert kernels.computed_share("einsum", 2048, 2048) == kernels.computed_share("einsum", 2048)
+    assert kernels.computed_share("einsum", 2048, 1) == 128 / 2048
+    llama = replace(SMALL, window=0)
+    assert replace(llama, window=16).keys_per_token(16) == llama.keys_per_token(16) == 2 * 8
+    # Queries 0, 1, 2, … of 16 see 1, 2, 3, 4, 4, … keys; half the diagonal counts, as without a window.
+    mean = (1 + 2 + 3 + 4 * 13) / 16 - 4 / 32
+    assert replace(llama, window=4).keys_per_token(16) == pytest.approx(2 * mean)
+    assert replace(llama, window=4, global_every=2).keys_per_token(16) == pytest.approx(mean + 8)
 
 
 def test_parameters_depend_on_the_seed_and_their_name_alone() -> None:

@@ -28,6 +28,10 @@ CASES = (
     "qwen2-7to1",
     "qwen2-yarn",
     "qwen3",
+    "mistral",
+    "mistral-window",
+    "gemma3",
+    "gemma3-windows-alone",
 )
 EXACT = 1e-5  # relative error in float32
 BF16_RMS = (

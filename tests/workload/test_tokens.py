@@ -226,6 +226,21 @@ def test_bad_tokenizers_are_refused(tmp_path: Path, content: str | None, end: st
         open_tokenizer(str(folder), end)
 
 
+@pytest.mark.parametrize("what", [("truncation",), ("padding",), ("truncation", "padding")])
+def test_a_tokenizer_that_would_cut_or_pad_is_refused(tmp_path: Path, what: tuple[str, ...]) -> None:
+    import tokenizers
+
+    file = tokenizer_json(tmp_path / "words") / "tokenizer.json"
+    tokenizer = tokenizers.Tokenizer.from_file(str(file))
+    if "truncation" in what:
+        tokenizer.enable_truncation(16)
+    if "padding" in what:
+        tokenizer.enable_padding()
+    tokenizer.save(str(file))
+    with pytest.raises(DataError, match=rf"tokenizer.json: has {' and '.join(what)}, .*\n    fix: set"):
+        open_tokenizer(str(file))
+
+
 def test_streams_need_no_end_of_document_and_token_files_do(text: Path, tmp_path: Path) -> None:
     folder = tokenizer_json(tmp_path / "words")
     file = folder / "tokenizer.json"

@@ -95,7 +95,7 @@ class HuggingFace:
                 token, and `encode_alone` adds none. Else it is ordinary text.
 
         Raises:
-            DataError: the file can't be read, or lacks the end token.
+            DataError: the file can't be read, cuts or pads texts, or lacks the end token.
         """
         try:
             import tokenizers
@@ -115,6 +115,12 @@ class HuggingFace:
             raise DataError(
                 f"{file}: is not a tokenizer.json: {error}\n    fix: get the file again"
             ) from None
+        cut = [name for name in ("truncation", "padding") if getattr(self._tokenizer, name)]
+        if cut:
+            raise DataError(
+                f"{file}: has {' and '.join(cut)}, which would change documents in silence\n"
+                f"    fix: set {' and '.join(map(repr, cut))} to null in a copy of it"
+            )
         self._tokenizer.encode_special_tokens = not templated
         self.name = file.parent.name or file.name
         self.identity = hashlib.sha256(raw).hexdigest()

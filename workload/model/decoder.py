@@ -18,14 +18,22 @@ import numpy as np
 from jax import Array
 
 from workload.model import attention as attentions
-from workload.model import points, rope
+from workload.model import places, points, rope
 from workload.model.architecture import Architecture
 from workload.model.attention import Attend
+from workload.model.places import Place, Turns
 from workload.model.remat import Tap, remat_layer, training_tap
 
 Params = dict[str, Any]
 Weights = Callable[[str], Array]
 """Gathered parameter in the dtype of the computation, by its name without the layers' axis."""
+Multiply = Callable[[Array, Weights, str], Array]
+"""Product of activations and a named matrix: `product`, or one with adapters."""
+
+
+def product(x: Array, w: Weights, name: str) -> Array:
+    """Multiply by a matrix."""
+    return x @ w(name)
 
 
 def shapes(arch: Architecture, dtype: Any = jnp.float32) -> Params:
@@ -59,11 +67,11 @@ def first(arch: Architecture, seed: int, shardings: Any = None) -> Params:
 def draw(name: str, shape: tuple[int, ...], arch: Architecture, seed: int) -> Array:
     """Draw a parameter's initial value, a function of the seed and its name alone.
 
-    Norms begin at one, biases at zero. Matrices are normal with variance 1 / fan-in, or 1 / (2N · fan-in)
-    for the two of each layer that add to the residual stream.
+    Norms begin at a scale of one, biases at zero. Matrices are normal with variance 1 / fan-in, or
+    1 / (2N · fan-in) for the two of each layer that add to the residual stream.
     """
     if "norm" in name:
-        return jnp.ones(shape, jnp.float32)
+        return jnp.full(shape, 0.0 if arch.zero_centered_norms else 1.0, jnp.float32)
     if "bias" in name:
         return jnp.zeros(shape, jnp.float32)
     key = jax.random.fold_in(jax.random.key(seed), zlib.crc32(name.encode()))
@@ -78,42 +86,61 @@ def deviation(name: str, arch: Architecture) -> float:
 
 
 def layer(
-    x_BxLxD: Array,
-    w: Weights,
-    arch: Architecture,
-    turn: tuple[Array, Array],
-    attend: Callable[..., Array],
-    tap: Tap,
+    x_BxLxD: Array, w: Weights, arch: Architecture, place: Place, tap: Tap, multiply: Multiply = product
 ) -> Array:
-    """Compute a layer; `attend` is (q, k, v) -> z with the segments already bound."""
+    """Compute a layer.
+
+    Args:
+        x_BxLxD: the residual stream.
+        w: the layer's parameters.
+        arch: the model.
+        place: its attention and the positions' angles.
+        tap: sees every point.
+        multiply: (x, w, name) -> the product with a matrix.
+    """
     B, L, _ = x_BxLxD.shape
     H, J, K = arch.heads, arch.J, arch.K
 
+    def normed(x: Array, name: str) -> Array:
+        return rms_norm(x, w(name), arch)
+
     def heads(kind: str, count: int, width: str) -> Array:
-        y = attn_in @ w(f"{kind}_Dx{width}")
+        y = multiply(attn_in, w, f"{kind}_Dx{width}")
         if arch.qkv_bias:
             y += w(f"{kind}_bias_{width}")
         y = y.reshape(B, L, count, K)
         if kind == "value":
             return y
         if arch.qk_norm:
-            y = rms_norm(y, w(f"{kind}_norm_K"), arch.norm_epsilon)
-        return rope.rotate(y, turn)
+            y = normed(y, f"{kind}_norm_K")
+        return rope.rotate(y, place.turn)
 
     x_BxLxD = tap("resid_pre", x_BxLxD)
-    attn_in = tap("attn_in", rms_norm(x_BxLxD, w("attention_norm_D"), arch.norm_epsilon))
+    attn_in = tap("attn_in", normed(x_BxLxD, "attention_norm_D"))
     q_BxLxHxK = tap("query", heads("query", H, "Q"))
     k_BxLxJxK = tap("key", heads("key", J, "R"))
     v_BxLxJxK = tap("value", heads("value", J, "R"))
-    z_BxLxHxK = tap("attn_z", attend(q_BxLxHxK, k_BxLxJxK, v_BxLxJxK))
-    x_BxLxD += tap("attn_out", z_BxLxHxK.reshape(B, L, H * K) @ w("out_QxD"))
+    z_BxLxHxK = tap("attn_z", place.attend(q_BxLxHxK, k_BxLxJxK, v_BxLxJxK))
+    attn_out_BxLxD = multiply(z_BxLxHxK.reshape(B, L, H * K), w, "out_QxD")
+    if arch.post_norms:
+        attn_out_BxLxD = normed(attn_out_BxLxD, "attention_post_norm_D")
+    x_BxLxD += tap("attn_out", attn_out_BxLxD)
     x_BxLxD = tap("resid_mid", x_BxLxD)
-    mlp_in = tap("mlp_in", rms_norm(x_BxLxD, w("mlp_norm_D"), arch.norm_epsilon))
-    gate_BxLxF = tap("mlp_gate", mlp_in @ w("gate_DxF"))
-    up_BxLxF = tap("mlp_up", mlp_in @ w("up_DxF"))
-    act_BxLxF = tap("mlp_act", jax.nn.silu(gate_BxLxF) * up_BxLxF)
-    x_BxLxD += tap("mlp_out", act_BxLxF @ w("down_FxD"))
+    mlp_in = tap("mlp_in", normed(x_BxLxD, "mlp_norm_D"))
+    gate_BxLxF = tap("mlp_gate", multiply(mlp_in, w, "gate_DxF"))
+    up_BxLxF = tap("mlp_up", multiply(mlp_in, w, "up_DxF"))
+    act_BxLxF = tap("mlp_act", _ACTIVATIONS[arch.activation](gate_BxLxF) * up_BxLxF)
+    mlp_out_BxLxD = multiply(act_BxLxF, w, "down_FxD")
+    if arch.post_norms:
+        mlp_out_BxLxD = normed(mlp_out_BxLxD, "mlp_post_norm_D")
+    x_BxLxD += tap("mlp_out", mlp_out_BxLxD)
     return tap("resid_post", x_BxLxD)
+
+
+_ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "silu": jax.nn.silu,
+    "gelu_tanh": partial(jax.nn.gelu, approximate=True),
+}
 
 
 def run_layers(
@@ -127,6 +154,7 @@ def run_layers(
     examples_at_once: int = 0,
     keep_gathered: int = 0,
     tap: Tap | None = None,
+    multiply: Multiply = product,
 ) -> Array:
     """Scan all layers, for training.
 
@@ -145,30 +173,33 @@ def run_layers(
         examples_at_once: divides the batch; 0 for all.
         keep_gathered: layers, counted from the last, whose parameters stay whole for the backward pass.
         tap: sees every point; `remat.training_tap`, unless given.
+        multiply: see `layer`.
     """
     tap = tap or training_tap(remat)
     B = x_BxLxD.shape[0]
     at_once = examples_at_once or B
-    cos, sin = rope.turns(attentions.positions(segments_BxL), arch)
+    turns, local_N = places.turns(segments_BxL, arch), places.mixed(arch)
 
-    def body(x_BxLxD: Array, kept: Mapping[str, Array]) -> Array:
+    def body(x_BxLxD: Array, kept: Mapping[str, Array], local: Array | None) -> Array:
         by_name = {_short(name): weight for name, weight in kept.items()}
         weights = {name: tap(points.GATHERED, read(name, weight)) for name, weight in by_name.items()}
 
-        def run(x: Array, segments: Array, cos: Array, sin: Array) -> Array:
-            return layer(x, weights.__getitem__, arch, (cos, sin), _within(attend, segments), tap)
+        def run(x: Array, segments: Array, turns: Turns) -> Array:
+            place = places.place(segments, turns, arch, attend, local)
+            return layer(x, weights.__getitem__, arch, place, tap, multiply)
 
         if at_once == B:
-            return run(x_BxLxD, segments_BxL, cos, sin)
-        pieces = [x.reshape(-1, at_once, *x.shape[1:]) for x in (x_BxLxD, segments_BxL, cos, sin)]
+            return run(x_BxLxD, segments_BxL, turns)
+        split = partial(jax.tree.map, lambda x: x.reshape(-1, at_once, *x.shape[1:]))
         rematerialized = remat_layer(run, remat)
-        y: Array = jax.lax.map(lambda piece: rematerialized(*piece), pieces)
+        y: Array = jax.lax.map(lambda piece: rematerialized(*piece), split((x_BxLxD, segments_BxL, turns)))
         return y.reshape(x_BxLxD.shape)
 
     def through(x_BxLxD: Array, stretch: slice, keep_gathered: bool) -> Array:
         step = remat_layer(body, remat, keep_gathered)
         stored = {name: weight[stretch] for name, weight in layers.items()}
-        x_BxLxD, _ = jax.lax.scan(lambda x, kept: (step(x, kept), None), x_BxLxD, stored)
+        kinds = None if local_N is None else local_N[stretch]
+        x_BxLxD, _ = jax.lax.scan(lambda x, layer: (step(x, *layer), None), x_BxLxD, (stored, kinds))
         return x_BxLxD
 
     first = max(0, arch.layers - keep_gathered)
@@ -205,7 +236,7 @@ def capture(
         By point, the tensors of its layers stacked in the order of `wanted`; `final_norm` alone.
     """
     read = read or (lambda _, weight: weight.astype(dtype))
-    turn = rope.turns(attentions.positions(segments_BxL), arch)
+    turns, local_N = places.turns(segments_BxL, arch), places.mixed(arch)
     last = arch.layers - 1 if "final_norm" in wanted else max(n for layers in wanted.values() for n in layers)
     of_layers = {point: layers for point, layers in wanted.items() if point in points.LAYER_POINTS}
 
@@ -220,10 +251,11 @@ def capture(
                 seen[point] = value
             return value
 
-        within = _within(attend, segments_BxL)
-        return layer(x_BxLxD, weights.__getitem__, arch, turn, within, keep), seen
+        local = None if local_N is None else jnp.asarray(local_N)[n]
+        place = places.place(segments_BxL, turns, arch, attend, local)
+        return layer(x_BxLxD, weights.__getitem__, arch, place, keep), seen
 
-    x_BxLxD = read("embed_VxD", params["embed_VxD"])[tokens_BxL]
+    x_BxLxD = embedded(read("embed_VxD", params["embed_VxD"])[tokens_BxL], arch)
     kept: dict[tuple[str, int], Array] = {}
     for first, end, names in _stretches(of_layers, last):
         # Scan over layer numbers: a slice of the weights would be a copy.
@@ -247,18 +279,21 @@ def _stretches(wanted: Mapping[str, Sequence[int]], last: int) -> list[tuple[int
     return stretches
 
 
-def _within(attend: Attend, segments_BxL: Array) -> Callable[..., Array]:
-    return lambda q, k, v: attend(q, k, v, segments_BxL)
-
-
 def _short(name: str) -> str:
     """Remove the axis of layers from a parameter's name."""
     return name.replace("_Nx", "_")
 
 
+def embedded(rows_BxLxD: Array, arch: Architecture) -> Array:
+    """Return the first layer's input, given the tokens' rows of the embedding."""
+    if not arch.scale_embeddings:
+        return rows_BxLxD
+    return rows_BxLxD * jnp.asarray(arch.d_model**0.5, rows_BxLxD.dtype)
+
+
 def final_norm(x_BxLxD: Array, scale_D: Array, arch: Architecture) -> Array:
     """Normalize the last layer's output, for the unembedding."""
-    return rms_norm(x_BxLxD, scale_D, arch.norm_epsilon)
+    return rms_norm(x_BxLxD, scale_D, arch)
 
 
 def unembedding(params: Mapping[str, Array], arch: Architecture) -> str:
@@ -266,8 +301,10 @@ def unembedding(params: Mapping[str, Array], arch: Architecture) -> str:
     return "embed_VxD" if arch.tie_embeddings else "unembed_VxD"
 
 
-def rms_norm(x: Array, scale: Array, epsilon: float) -> Array:
-    """Normalize over the last axis, computed in float32."""
+def rms_norm(x: Array, scale: Array, arch: Architecture) -> Array:
+    """Normalize over the last axis, computed in float32, as are zero-centered scales."""
     x32 = x.astype(jnp.float32)
-    x32 *= jax.lax.rsqrt(jnp.mean(jnp.square(x32), axis=-1, keepdims=True) + epsilon)
+    x32 *= jax.lax.rsqrt(jnp.mean(jnp.square(x32), axis=-1, keepdims=True) + arch.norm_epsilon)
+    if arch.zero_centered_norms:
+        return (x32 * (1.0 + scale.astype(jnp.float32))).astype(x.dtype)
     return x32.astype(x.dtype) * scale

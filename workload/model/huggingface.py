@@ -27,14 +27,21 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from workload import command
-from workload.errors import ConfigError, Problem, WeightsError
-from workload.model.architecture import Architecture, RopeScaling
+from workload.errors import WeightsError
+from workload.model.architecture import Architecture
 from workload.model.decoder import Params
 from workload.model.generation import Generation
+from workload.model.transformers_config import CONFIG
+from workload.model.transformers_config import read_architecture as read_architecture
+from workload.model.transformers_export import config_json
 
-CONFIG, WHOLE, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 SHARD_BYTES = 5 * 10**9  # of Hugging Face's files
-FAMILIES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
+_DTYPES = ("F32", "F16", "BF16")
+_QUANTIZED = re.compile(
+    r".*(_scale|_scale_inv|_zero_point|SCB|qweight|qzeros|scales|g_idx|absmax|quant_map|_packed)"
+)
+_OF_LAYER = re.compile(r"model\.layers\.(\d+)\..*(?<!rotary_emb\.inv_freq)")
 
 
 @dataclass(frozen=True)
@@ -64,165 +71,16 @@ TENSORS = {
     "up_NxDxF": Tensor("model.layers.{n}.mlp.up_proj.weight", transposed=True),
     "down_NxFxD": Tensor("model.layers.{n}.mlp.down_proj.weight", transposed=True),
 }
-
-
-def read_architecture(folder: Path) -> Architecture:
-    """Read the architecture in `config.json`.
-
-    Raises:
-        WeightsError: the file is missing or no JSON.
-        ConfigError: the decoder doesn't support the model; lists every such setting.
-    """
-    path = folder / CONFIG
-    try:
-        content = json.loads(path.read_text())
-    except OSError as error:
-        fix = "name a folder of Hugging Face weights: config.json, model.safetensors"
-        if not folder.exists() and re.fullmatch(r"[\w.-]+/[\w.-]+", str(folder)):
-            fix = f"download a model of the hub first: hf download {folder} --local-dir {folder}"
-        raise WeightsError(f"{path}: can't be read: {error.strerror}\n    fix: {fix}") from None
-    except ValueError as error:
-        raise WeightsError(f"{path}: is not JSON: {error}\n    fix: get the file again") from None
-    if not isinstance(content, dict):
-        raise WeightsError(f"{path}: holds no settings\n    fix: get the file again")
-    return architecture(content, str(path))
-
-
-def architecture(content: Mapping[str, Any], source: str) -> Architecture:
-    """Convert the content of a config.json; see `read_architecture`."""
-    problems = []
-    family = content.get("model_type")
-    if family not in FAMILIES:
-        rule = f"must be one of {', '.join(FAMILIES)}"
-        problems.append(Problem("model_type", repr(family), rule, "use a model of these families"))
-    needed = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
-    for key in needed:
-        if not isinstance(content.get(key), int):
-            problems.append(
-                Problem(key, repr(content.get(key)), "must be a whole number", "get the file again")
-            )
-    only = {
-        "hidden_act": "silu",
-        "mlp_bias": False,
-        "attention_bias": False,
-        "use_sliding_window": False,
-        "partial_rotary_factor": 1.0,
-    }
-    for key, value in only.items():
-        if content.get(key, value) not in (value, None):
-            rule = f"this decoder supports {json.dumps(value)} only"
-            problems.append(Problem(key, json.dumps(content[key]), rule, "use a model without it"))
-    theta, scaling = _rope(content, problems)
-    if problems:
-        raise ConfigError(source, problems)
-    return Architecture(
-        layers=content["num_hidden_layers"],
-        d_model=content["hidden_size"],
-        heads=content["num_attention_heads"],
-        kv_heads=content.get("num_key_value_heads") or content["num_attention_heads"],
-        head_dim=content.get("head_dim") or content["hidden_size"] // content["num_attention_heads"],
-        d_ff=content["intermediate_size"],
-        vocab_size=content["vocab_size"],
-        norm_epsilon=float(content.get("rms_norm_eps", 1e-6)),
-        rope_theta=theta,
-        rope_scaling=scaling,
-        qkv_bias=family == "qwen2",
-        qk_norm=family == "qwen3",
-        tie_embeddings=bool(content.get("tie_word_embeddings", False)),
-    )
-
-
-# Supported keys of each kind of RoPE; those of `default` hold for all. Other keys change the model, so they
-# are refused.
-_ROPE = {
-    "default": {"rope_type", "type", "rope_theta", "factor", "original_max_position_embeddings"},
-    "linear": set(),
-    "llama3": {"low_freq_factor", "high_freq_factor"},
-    "yarn": {"beta_fast", "beta_slow"},
+_POST_NORMS = {
+    "attention_post_norm_NxD": Tensor("model.layers.{n}.post_attention_layernorm.weight"),
+    "mlp_norm_NxD": Tensor("model.layers.{n}.pre_feedforward_layernorm.weight"),
+    "mlp_post_norm_NxD": Tensor("model.layers.{n}.post_feedforward_layernorm.weight"),
 }
 
 
-def _rope(content: Mapping[str, Any], problems: list[Problem]) -> tuple[float, RopeScaling]:
-    """Read `rope_parameters`, or `rope_theta` and `rope_scaling` of transformers before 5."""
-    rope = content.get("rope_parameters") or content.get("rope_scaling") or {}
-    theta = float(rope.get("rope_theta") or content.get("rope_theta") or 10_000.0)
-    kind = rope.get("rope_type") or rope.get("type") or "default"
-    if kind == "default":
-        return theta, RopeScaling()
-    if kind not in _ROPE:
-        rule = f"must be one of {', '.join(_ROPE)}"
-        problems.append(
-            Problem("rope_parameters.rope_type", repr(kind), rule, "use a model with one of them")
-        )
-        return theta, RopeScaling()
-    for key in sorted(rope.keys() - _ROPE["default"] - _ROPE[kind]):
-        if rope[key] is not None:
-            rule = f"isn't supported for {kind}"
-            problems.append(Problem(f"rope_parameters.{key}", json.dumps(rope[key]), rule, "remove it"))
-    fast, slow = float(rope.get("beta_fast") or 32.0), float(rope.get("beta_slow") or 1.0)
-    if kind == "yarn" and fast <= slow:
-        rule = f"must be more than beta_slow, {slow:g}"
-        problems.append(Problem("rope_parameters.beta_fast", f"{fast:g}", rule, "32 and 1 are usual"))
-    original = rope.get("original_max_position_embeddings") or content.get("max_position_embeddings") or 8192
-    return theta, RopeScaling(
-        kind=kind,
-        factor=float(rope.get("factor", 1.0)),
-        original_length=int(original),
-        low_frequency_factor=float(rope.get("low_freq_factor", 1.0)),
-        high_frequency_factor=float(rope.get("high_freq_factor", 4.0)),
-        beta_fast=fast,
-        beta_slow=slow,
-    )
-
-
-def config_json(arch: Architecture, dtype: str, generation: Generation) -> dict[str, Any]:
-    """Create a config.json that transformers reads as the same model.
-
-    Args:
-        arch: the model.
-        dtype: of the weights beside it.
-        generation: settings of generation.
-    """
-    family = "qwen3" if arch.qk_norm else "qwen2" if arch.qkv_bias else "llama"
-    rope: dict[str, Any] = {"rope_type": "default", "rope_theta": arch.rope_theta}
-    scaling = arch.rope_scaling
-    if scaling.kind != "none":
-        rope |= {"rope_type": scaling.kind, "factor": scaling.factor}
-    if scaling.kind == "llama3":
-        rope |= {
-            "low_freq_factor": scaling.low_frequency_factor,
-            "high_freq_factor": scaling.high_frequency_factor,
-        }
-    if scaling.kind == "yarn":
-        rope |= {"beta_fast": scaling.beta_fast, "beta_slow": scaling.beta_slow}
-    if scaling.kind in ("llama3", "yarn"):
-        rope["original_max_position_embeddings"] = scaling.original_length
-    return {
-        "architectures": [FAMILIES[family]],
-        "model_type": family,
-        "dtype": dtype,
-        "hidden_size": arch.d_model,
-        "num_hidden_layers": arch.layers,
-        "num_attention_heads": arch.heads,
-        "num_key_value_heads": arch.J,
-        "head_dim": arch.K,
-        "intermediate_size": arch.d_ff,
-        "vocab_size": arch.vocab_size,
-        "hidden_act": "silu",
-        "rms_norm_eps": arch.norm_epsilon,
-        "max_position_embeddings": generation.longest,
-        "rope_parameters": rope,
-        # For transformers before 5.
-        "rope_theta": arch.rope_theta,
-        "rope_scaling": None
-        if scaling.kind == "none"
-        else {k: v for k, v in rope.items() if k != "rope_theta"},
-        "tie_word_embeddings": arch.tie_embeddings,
-        # Null, not absent: transformers would use its family's defaults.
-        "bos_token_id": None,
-        "eos_token_id": None,
-        **generation.ids(),
-    }
+def tensors(arch: Architecture) -> Mapping[str, Tensor]:
+    """Return the tensor of each parameter; transformers names the second norm by the place of the others."""
+    return TENSORS | _POST_NORMS if arch.post_norms else TENSORS
 
 
 class Weights:
@@ -245,8 +103,8 @@ class Weights:
 
     @cached_property
     def where(self) -> dict[str, str]:
-        """File of every tensor."""
-        if (self.folder / INDEX).is_file():
+        """File of every tensor; as in transformers, an index counts only without a whole file."""
+        if not (self.folder / WHOLE).is_file():
             try:
                 where = dict(json.loads((self.folder / INDEX).read_text())["weight_map"])
                 if not all(isinstance(file, str) for file in where.values()):
@@ -270,15 +128,18 @@ class Weights:
                 f"{path}: is damaged or truncated: {error}\n    fix: get the file again"
             ) from None
 
-    def shape(self, name: str) -> tuple[int, ...] | None:
-        """Return a tensor's shape; None if it is missing."""
+    def problem(self, name: str, shape: tuple[int, ...]) -> str:
+        """Return the reason why a tensor isn't a parameter of this shape; empty if it is."""
         if name not in self.where:
-            return None
+            return f"{name} is missing"
         try:
-            return tuple(self._files[self.where[name]].get_slice(name).get_shape())
-        except SafetensorError as error:
-            path = self.folder / self.where[name]
-            raise WeightsError(f"{path}: lacks {name}: {error}\n    fix: get the file again") from None
+            stored = self._files[self.where[name]].get_slice(name)
+        except SafetensorError:
+            return f"{name} isn't in {self.where[name]}, which {INDEX} names: the index is of other files"
+        if stored.get_dtype() not in _DTYPES:
+            return f"{name} is quantized: {stored.get_dtype()}, where one of {', '.join(_DTYPES)} is needed"
+        has = tuple(stored.get_shape())
+        return "" if has == shape else f"{name} has shape {has}, the model's is {shape}"
 
     def read(self, name: str, index: tuple[slice, ...]) -> NDArray[Any]:
         """Read a part of a tensor in its stored dtype."""
@@ -300,10 +161,11 @@ def load(folder: Path, arch: Architecture, abstract: Params) -> Params:
     Raises:
         WeightsError: see `check`.
     """
-    weights = check(folder, arch)
+    weights = _opened(folder, arch, whole=False)
+    names = tensors(arch)
 
     def leaf(path: tuple[Any, ...], shape: Any) -> jax.Array:
-        tensor = TENSORS[path[-1].key]
+        tensor = names[path[-1].key]
         stacked = "{n}" in tensor.name
 
         def part(index: Any) -> NDArray[Any]:
@@ -351,38 +213,44 @@ def _read_part(weights: Weights, tensor: Tensor, name: str, index: tuple[slice, 
 
 
 def check(folder: Path, arch: Architecture) -> Weights:
-    """Open the weights in a folder, if they fit this model.
+    """Open the weights in a folder, if they are this model's.
 
     Raises:
-        WeightsError: lists all tensors that are missing or have another shape.
+        WeightsError: lists all tensors that are missing, quantized, of another shape, or of another model.
     """
+    return _opened(folder, arch, whole=True)
+
+
+def _opened(folder: Path, arch: Architecture, whole: bool) -> Weights:
+    """Open the weights; `whole`: of a model with no further layers."""
     weights = Weights(folder)
-    problems = []
-    for name, shape in _stored_tensors(arch):
-        stored = weights.shape(name)
-        if stored is None:
-            problems.append(f"{name} is missing")
-        elif stored != shape:
-            problems.append(f"{name} has shape {stored}, the model's is {shape}")
+    expected = dict(_stored_tensors(arch))
+    problems = [problem for name, shape in expected.items() if (problem := weights.problem(name, shape))]
+    for name in sorted(weights.where.keys() - expected.keys()):
+        of_layer = _OF_LAYER.fullmatch(name)
+        if _QUANTIZED.fullmatch(name):
+            problems.append(f"{name} belongs to quantized weights")
+        elif whole and of_layer and int(of_layer[1]) >= arch.layers:
+            problems.append(f"{name} is of a model with more than {arch.layers} layers")
+        elif whole and of_layer:
+            problems.append(f"{name} is of another kind of model")
     if problems:
         shown = "\n    ".join(problems[:8]) + (
             f"\n    and {len(problems) - 8} more" if len(problems) > 8 else ""
         )
-        fix = "set [model] to the weights' architecture, or get the weights again"
-        raise WeightsError(
-            f"{weights.folder}: {len(problems)} tensors don't fit\n    {shown}\n    fix: {fix}"
-        )
+        fix = "get config.json and weights of one model, unquantized, or set [model] to their architecture"
+        raise WeightsError(f"{folder}: {len(problems)} tensors don't fit\n    {shown}\n    fix: {fix}")
     return weights
 
 
 def _stored_tensors(arch: Architecture) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Yield name and shape of Hugging Face's tensors, by layer."""
-    groups = arch.shapes()
+    groups, names = arch.shapes(), tensors(arch)
     for name, shape in groups["ends"].items():
-        yield TENSORS[name].name, shape
+        yield names[name].name, shape
     for n in range(arch.layers):
         for name, shape in groups["layers"].items():
-            tensor = TENSORS[name]
+            tensor = names[name]
             yield tensor.name.format(n=n), shape[:0:-1] if tensor.transposed else shape[1:]
 
 
@@ -407,22 +275,22 @@ def save(
         progress: receives a line after each file.
     """
     kind = np.dtype(ml_dtypes.bfloat16) if dtype == "bfloat16" else np.dtype(np.float32)
-    by_stored_name = {tensor.name: (name, tensor) for name, tensor in TENSORS.items()}
     flat = {**{k: v for k, v in params.items() if k != "layers"}, **params["layers"]}
 
-    def value(template: str, n: int | None) -> NDArray[Any]:
-        name, tensor = by_stored_name[template]
+    names_of = tensors(arch)
+
+    def value(name: str, n: int | None) -> NDArray[Any]:
         array = np.asarray(flat[name] if n is None else flat[name][n])
-        return np.ascontiguousarray(array.T if tensor.transposed else array).astype(kind)
+        return np.ascontiguousarray(array.T if names_of[name].transposed else array).astype(kind)
 
     groups = arch.shapes()
-    desired: list[tuple[str, str, int | None, int]] = []  # stored name, template, layer, bytes
+    desired: list[tuple[str, str, int | None, int]] = []  # stored name, parameter, layer, bytes
     for name, shape in groups["ends"].items():
-        desired.append((TENSORS[name].name, TENSORS[name].name, None, int(np.prod(shape)) * kind.itemsize))
+        desired.append((names_of[name].name, name, None, int(np.prod(shape)) * kind.itemsize))
     for n in range(arch.layers):
         for name, shape in groups["layers"].items():
-            template = TENSORS[name].name
-            desired.append((template.format(n=n), template, n, int(np.prod(shape[1:])) * kind.itemsize))
+            size = int(np.prod(shape[1:])) * kind.itemsize
+            desired.append((names_of[name].name.format(n=n), name, n, size))
     files: list[list[tuple[str, str, int | None, int]]] = [[]]
     for entry in desired:
         if files[-1] and sum(size for *_, size in files[-1]) + entry[3] > shard_bytes:
@@ -436,7 +304,7 @@ def save(
     )
     for file, entries in zip(names, files, strict=True):
         save_file(
-            {name: value(template, n) for name, template, n, _ in entries},
+            {stored: value(name, n) for stored, name, n, _ in entries},
             folder / file,
             metadata={"format": "pt"},
         )

@@ -56,20 +56,24 @@ def problem(kind: str, platform: str, length: int, dtype: str) -> str:
     return ""
 
 
-def padded(length: int) -> int:
+def padded(length: int, window: int = 0) -> int:
     """Return the least length whose blocks are at least 512, or the whole of a shorter one."""
-    while _divisor(length) < min(_SMALLEST_BLOCK, length):
+    while _divisor(length, window) < min(_SMALLEST_BLOCK, length):
         length += _LANES
     return length
 
 
-def block_size(length: int) -> int:
-    """Return the largest block that divides the padded length, a multiple of 128; 2048 at most."""
-    return _divisor(padded(length))
+def block_size(length: int, window: int = 0) -> int:
+    """Return the largest block that divides the padded length, a multiple of 128.
+
+    2048 at most; 512 or about a window, if a layer has one, since a block is computed whole.
+    """
+    return _divisor(padded(length, window), window)
 
 
-def _divisor(length: int) -> int:
-    block = min(_LARGEST_BLOCK, length)
+def _divisor(length: int, window: int) -> int:
+    largest = max(_SMALLEST_BLOCK, window // _LANES * _LANES) if window else _LARGEST_BLOCK
+    block = min(_LARGEST_BLOCK, largest, length)
     while length % block:
         block -= _LANES
     return block
@@ -80,15 +84,36 @@ def query_block(length: int) -> int:
     return max(_LEAST_BLOCK, -(-length // _MOST_BLOCKS))
 
 
-def computed_share(kind: str, length: int) -> float:
-    """Return the share of the square of scores that is computed, with whole blocks on the diagonal."""
+def first_key(kind: str, first: int, window: int, block: int) -> int:
+    """Return the first key that is computed for the queries from `first` on, in blocks of `block`.
+
+    Args:
+        kind: kernels for TPUs skip whole blocks of keys, `einsum` single keys.
+        first: query.
+        window: of the layer; 0: none.
+        block: of queries and keys.
+    """
+    key = max(0, first - window + 1) if window else 0
+    return key // block * block if kind in SPLASH else key
+
+
+def computed_share(kind: str, length: int, window: int = 0) -> float:
+    """Return the share of the square of scores that is computed: whole blocks on the edges of the mask.
+
+    Args:
+        kind: the implementation.
+        length: tokens in an example.
+        window: of the layer; 0: none.
+    """
     if kind == "cudnn":
         return 1.0
-    whole = padded(length) if kind in SPLASH else length
-    block = block_size(length) if kind in SPLASH else query_block(length)
-    ends = [min(first + block, whole) for first in range(0, whole, block)]
-    rows = [end - first for first, end in zip(range(0, whole, block), ends, strict=True)]
-    return sum(count * end for count, end in zip(rows, ends, strict=True)) / length**2
+    whole = padded(length, window) if kind in SPLASH else length
+    block = block_size(length, window) if kind in SPLASH else query_block(length)
+    computed = 0
+    for first in range(0, whole, block):
+        end = min(first + block, whole)
+        computed += (end - first) * (end - first_key(kind, first, window, block))
+    return computed / length**2
 
 
 def scores_again(kind: str, length: int) -> bool:

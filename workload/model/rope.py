@@ -15,18 +15,25 @@ from numpy.typing import NDArray
 from workload.model.architecture import Architecture, RopeScaling
 
 
-def frequencies(arch: Architecture) -> tuple[NDArray[np.float32], float]:
-    """Return the angles per position of the K/2 pairs, and attention's factor."""
+def frequencies(arch: Architecture, local: bool = False) -> tuple[NDArray[np.float32], float]:
+    """Return the angles per position of the K/2 pairs, and attention's factor.
+
+    Args:
+        arch: the model.
+        local: of its layers with a window.
+    """
     K, scaling = arch.K, arch.rope_scaling
+    own = local and arch.local_rope_theta > 0
     exponents = np.arange(0, K, 2, dtype=np.float32) / np.float32(K)
-    plain = (1.0 / np.power(np.float32(arch.rope_theta), exponents)).astype(np.float32)
-    match scaling.kind:
+    theta = arch.local_rope_theta if own else arch.rope_theta
+    plain = (1.0 / np.power(np.float32(theta), exponents)).astype(np.float32)
+    match "none" if own else scaling.kind:
         case "linear":
             return plain / np.float32(scaling.factor), 1.0
         case "llama3":
             return _llama3(plain, scaling), 1.0
         case "yarn":
-            return _yarn(plain, arch), 0.1 * math.log(scaling.factor) + 1.0
+            return _yarn(plain, arch), 0.1 * math.log(max(scaling.factor, 1.0)) + 1.0
     return plain, 1.0
 
 
@@ -54,12 +61,12 @@ def _yarn(plain: NDArray[np.float32], arch: Architecture) -> NDArray[np.float32]
     return stretched
 
 
-def turns(positions_BxL: Array, arch: Architecture) -> tuple[Array, Array]:
-    """Return cosine and sine of every position's angles, float32, of shape BxLx1xK.
+def turns(positions_BxL: Array, arch: Architecture, local: bool = False) -> tuple[Array, Array]:
+    """Return cosine and sine of every position's angles, float32, of shape BxLx1xK; see `frequencies`.
 
     Both halves of a head carry the same angles; the first half's sine is negated.
     """
-    frequency, factor = frequencies(arch)
+    frequency, factor = frequencies(arch, local)
     angle = positions_BxL[..., None].astype(jnp.float32) * frequency
     cos, sin = jnp.cos(angle)[:, :, None, :] * factor, jnp.sin(angle)[:, :, None, :] * factor
     return jnp.concatenate([cos, cos], axis=-1), jnp.concatenate([-sin, sin], axis=-1)

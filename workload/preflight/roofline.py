@@ -37,16 +37,16 @@ _SPARED_BY = {
 def forward_flops(arch: Architecture, length: int, attention: str) -> dict[str, float]:
     """Return the executed FLOPs of a forward pass per token, by part.
 
-    Attention skips blocks above the diagonal; blocks on it are computed whole.
+    Attention skips blocks outside the mask; blocks on its edges are computed whole.
     """
     D, F, N, K = arch.d_model, arch.d_ff, arch.layers, arch.K
     Q, R = arch.heads * K, arch.J * K
-    share = kernels.computed_share(attention, length)
+    shares = sum(kernels.computed_share(attention, length, arch.window * local) for local in arch.local())
     return {
         "query": 2.0 * N * D * Q,
         "key": 2.0 * N * D * R,
         "value": 2.0 * N * D * R,
-        "attention": 4.0 * N * Q * length * share,
+        "attention": 4.0 * Q * length * shares,
         "out": 2.0 * N * Q * D,
         "gate": 2.0 * N * D * F,
         "up": 2.0 * N * D * F,

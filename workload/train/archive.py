@@ -22,10 +22,13 @@ from safetensors.numpy import save_file
 
 from settings_schema import foreign
 from workload import command, settings
-from workload.errors import Problem, RunError
-from workload.model import decoder, huggingface
+from workload.errors import Problem, RunError, WeightsError
+from workload.model import adapters, decoder, huggingface, peft
+from workload.model.adapters import LoraConfig
 from workload.model.architecture import Architecture
+from workload.model.decoder import Params
 from workload.model.generation import Generation
+from workload.model.transformers_config import CONFIG
 from workload.modules.config import ModuleConfig
 from workload.runs.errors import MissingObjectError
 from workload.runs.store import Store
@@ -45,6 +48,9 @@ class Past:
     model: Architecture | ModuleConfig
     optimizer: OptimizerConfig
     generation: Generation
+    lora: LoraConfig
+    base: str  # folder of the weights that the run began with; empty: none
+    base_sha256: str  # of those that its adapters stand beside
 
     @classmethod
     def read(cls, store: Store) -> "Past":
@@ -64,13 +70,15 @@ class Past:
         kind = ModuleConfig if "module" in exact["model"] else Architecture
         model = settings.build(kind, exact["model"], "model.", problems)
         optimizer = settings.build(OptimizerConfig, exact["optimizer"], "optimizer.", problems)
+        lora = settings.build(LoraConfig, exact.get("lora", {}), "lora.", problems)
         if problems:
             listed = "\n  ".join(map(str, problems))
             raise RunError(f"{store.url}/{record.NAME}: not written by this version\n  {listed}")
         sha256 = hashlib.sha256(json.dumps(exact, sort_keys=True).encode()).hexdigest()
         length = {"longest": exact["data"]["sequence_length"]}
         generation = Generation.read(length | written.get("generation", {}))
-        return cls(store, sha256, model, optimizer, generation)
+        base = exact["train"]["init_from"]
+        return cls(store, sha256, model, optimizer, generation, lora, base, exact.get("base_sha256", ""))
 
     @property
     def architecture(self) -> Architecture:
@@ -87,7 +95,10 @@ class Past:
     def _shapes(self, step: int) -> dict[str, Any]:
         """Return the shapes of the parameters; those of a module are read from the checkpoint."""
         if isinstance(self.model, Architecture):
-            return decoder.shapes(self.model, jnp.float32)
+            if not self.lora.rank:
+                return decoder.shapes(self.model, jnp.float32)
+            trained = adapters.shapes(self.model, self.lora).items()
+            return {"layers": {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in trained}}
         try:
             stored = ocp.PyTreeCheckpointer().metadata(self._folder(step)).item_metadata.tree["params"]
         except Exception as error:  # orbax and tensorstore raise any type
@@ -116,7 +127,7 @@ class Past:
         self._compare(step, state, read_checksums(self.store, step))
         return state
 
-    def params(self, step: int, abstract: decoder.Params) -> decoder.Params:
+    def params(self, step: int, abstract: Params) -> Params:
         """Restore some of a checkpoint's parameters, cast and sharded; a single array is in memory uncast.
 
         Args:
@@ -124,8 +135,13 @@ class Past:
             abstract: their shapes, dtypes and shardings; a shorter axis of layers selects the first ones.
 
         Raises:
-            RunError: it can't be read.
+            RunError: it can't be read, or has adapters alone.
         """
+        if self.lora.rank:
+            fix = (
+                f"`{command('checkpoints', 'export')} {self.store.url} --merged --out …`, and use that folder"
+            )
+            raise RunError(f"{self.store.url}: its checkpoints hold adapters alone\n    fix: {fix}")
         known = read_checksums(self.store, step)
 
         def load(path: tuple[Any, ...], leaf: jax.ShapeDtypeStruct) -> jax.Array:
@@ -138,8 +154,25 @@ class Past:
             cast: jax.Array = array.astype(leaf.dtype)
             return cast
 
-        params: decoder.Params = jax.tree_util.tree_map_with_path(load, abstract)
+        params: Params = jax.tree_util.tree_map_with_path(load, abstract)
         return params
+
+    def merged(self, params: Params) -> Params:
+        """Add a checkpoint's adapters to the weights that they were trained beside.
+
+        Raises:
+            WeightsError: the weights are no longer there, or others.
+        """
+        folder, device = Path(self.base), jax.sharding.SingleDeviceSharding(jax.devices()[0])
+        if self.base_sha256 != huggingface.digest(folder):
+            fix = "put the weights that it was trained beside back there"
+            raise WeightsError(f"{folder}: has other weights than the run was trained beside\n    fix: {fix}")
+        placed = jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=device),
+            decoder.shapes(self.architecture),
+        )
+        given = huggingface.load(folder, self.architecture, placed)
+        return {**given, "layers": adapters.merged(given["layers"], params["layers"], self.lora)}
 
     def _compare(self, step: int, state: Any, known: tuple[str | None, str]) -> None:
         """Compare restored arrays with `read_checksums`, if the step has any. Raises RunError."""
@@ -243,10 +276,16 @@ def _not_finite(state: Any) -> list[str]:
 
 
 def export(
-    store: Store, out: Path, step: int | None, dtype: str, progress: Callable[[str], None]
+    store: Store,
+    out: Path,
+    step: int | None,
+    dtype: str,
+    progress: Callable[[str], None],
+    merged: bool = False,
 ) -> tuple[int, list[str]]:
     """Write a checkpoint's parameters as a Hugging Face folder; return its step and the files.
 
+    Adapters are written as PEFT reads them or, `merged`, added to the weights that they were trained beside.
     A module's are the arrays by their paths, such as `blocks.0.up.kernel`, beside its name and settings.
 
     Raises:
@@ -256,7 +295,11 @@ def export(
     chosen = complete_step(store, step)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise RunError(f"--out {out}: isn't empty\n    fix: name a new folder, or remove it")
+    if merged and not past.lora.rank:
+        raise RunError(f"--merged: {store.url} has no adapters\n    fix: leave it out")
     params = past.restore(chosen, whole_state=False)["params"]
+    if merged:
+        params = past.merged(params)
     folder = f"{record.TOKENIZER}/"
     tokenizer = {name.removeprefix(folder): store.read(name) for name in store.list(folder)}
     if not past.generation.ends:
@@ -264,6 +307,11 @@ def export(
     try:
         if isinstance(past.model, ModuleConfig):
             files = _save_arrays(out, params, past.model, dtype)
+        elif past.lora.rank and not merged:
+            files = peft.save(out, params["layers"], past.lora, past.base, dtype)
+            for name, content in tokenizer.items():
+                (out / name).write_bytes(content)
+            return chosen, files
         else:
             files = huggingface.save(out, params, past.model, dtype, past.generation, progress=progress)
         past.generation.write(out, tokenizer)
@@ -282,5 +330,5 @@ def _save_arrays(out: Path, params: decoder.Params, model: ModuleConfig, dtype: 
         for path, leaf in jax.tree_util.tree_leaves_with_path(params)
     }
     save_file(arrays, out / huggingface.WHOLE)
-    (out / huggingface.CONFIG).write_text(json.dumps(asdict(model), indent=2) + "\n")
+    (out / CONFIG).write_text(json.dumps(asdict(model), indent=2) + "\n")
     return [huggingface.WHOLE]

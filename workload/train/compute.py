@@ -16,6 +16,8 @@ class ComputeConfig:
     # Bound of attention's scores, q·k / sqrt(head_dim), for tokamax's kernel, which then looks for no maximum
     # of a row; 0: none. A row with a score of 85 more, or with none above 85 less, isn't computed right.
     max_logit: float = ruled(0.0, at_least(0))
+    # Arithmetic of products with a layer's matrices: that of dtype, or int8 in the forward pass, by qwix.
+    products: str = ruled("dtype", one_of("dtype", "int8"))
     remat: WORDS = ("none",)  # values kept for the backward pass; see `model/remat.py`
     # Examples that a chip passes through a layer at once; 0: all of its own. 1 saves the most memory. Fewer
     # than all put a loop into the layer, where JAX 0.10 overlaps no collective with a matmul.

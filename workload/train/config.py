@@ -12,8 +12,9 @@ from typing import Any
 
 from settings_schema.rules import above, at_least, below, between, one_of
 from workload.errors import ConfigError, Problem
-from workload.model import points
-from workload.model.architecture import Architecture
+from workload.model import adapters, points
+from workload.model.adapters import LoraConfig
+from workload.model.architecture import Architecture, violations
 from workload.modules.config import ModuleConfig
 from workload.runs.vertex_ids import ID, IS_ID, IS_TENSORBOARD, TENSORBOARD
 from workload.settings import build, matching, override, read, ruled
@@ -116,6 +117,7 @@ class Config:
     data: DataConfig = DataConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     train: TrainConfig = TrainConfig()
+    lora: LoraConfig = field(default_factory=LoraConfig)
     compute: ComputeConfig = field(default_factory=ComputeConfig)
     mesh: MeshConfig = MeshConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
@@ -136,6 +138,11 @@ class Config:
         identity = {name: asdict(getattr(self, name)) for name in ("model", "data", "optimizer", "train")}
         del identity["data"]["path"], identity["train"]["accumulate"]
         identity["compute"] = {"dtype": self.compute.dtype, "reduce_dtype": self.compute.reduce_dtype}
+        # Left out where they are off, as from runs that began before there were these settings.
+        if self.compute.products != "dtype":
+            identity["compute"]["products"] = self.compute.products
+        if self.lora.rank:
+            identity["lora"] = {**asdict(self.lora), "targets": list(self.lora.targets)}
         return identity
 
     def arithmetic(self) -> dict[str, Any]:
@@ -157,7 +164,8 @@ class Config:
 _DECODERS_ALONE = [
     (entry.name, entry.default)
     for entry in fields(ComputeConfig)
-    if entry.name in ("attention", "remat", "examples_at_once", "keep_gathered", "loss_chunk_tokens")
+    if entry.name
+    in ("attention", "remat", "examples_at_once", "keep_gathered", "loss_chunk_tokens", "products")
 ]
 
 PACKAGED = resources.files("workload") / "configs"
@@ -191,7 +199,8 @@ def load(name: str, overrides: Sequence[str] = ()) -> Config:
 def _cross_checks(config: Config) -> list[Problem]:
     """Return violations of rules between keys."""
     model, optimizer, train = config.model, config.optimizer, config.train
-    problems = _of_decoder(model) if isinstance(model, Architecture) else _of_module(config)
+    problems = violations(model) if isinstance(model, Architecture) else _of_module(config)
+    problems += adapters.problems(config.lora, train.init_from, config.compute.products)
     if optimizer.warmup_steps >= train.steps:
         rule = f"must be less than train.steps, {train.steps}"
         fix = "warm up for a tenth of the run or less"
@@ -208,37 +217,10 @@ def _cross_checks(config: Config) -> list[Problem]:
     return problems
 
 
-def _of_decoder(model: Architecture) -> list[Problem]:
-    problems = []
-    if not model.head_dim and model.d_model % model.heads:
-        rule = f"must be a multiple of model.heads, {model.heads}, unless model.head_dim is set"
-        fix = f"{model.d_model // model.heads * model.heads or model.heads} would do"
-        problems.append(Problem("model.d_model", str(model.d_model), rule, fix))
-    elif model.K % 2:
-        rule = f"leaves heads of {model.K}; RoPE turns pairs, so it must be even"
-        problems.append(Problem("model.heads", str(model.heads), rule, f"{model.d_model // 2} or a divisor"))
-    if model.heads % model.J:
-        rule = f"must divide model.heads, {model.heads}: each serves equally many query heads"
-        problems.append(Problem("model.kv_heads", str(model.kv_heads), rule, "a divisor, or 0 for all heads"))
-    if model.qk_norm and model.qkv_bias:
-        rule = "excludes model.qk_norm: no model family has both"
-        problems.append(Problem("model.qkv_bias", "true", rule, "remove it or model.qk_norm"))
-    scaling = model.rope_scaling
-    if scaling.kind == "llama3" and scaling.low_frequency_factor >= scaling.high_frequency_factor:
-        rule = f"must be less than high_frequency_factor, {scaling.high_frequency_factor:g}"
-        key, value = "model.rope_scaling.low_frequency_factor", f"{scaling.low_frequency_factor:g}"
-        problems.append(Problem(key, value, rule, "1 and 4 are Llama 3.1's"))
-    if scaling.kind == "yarn" and scaling.beta_fast <= scaling.beta_slow:
-        rule = f"must be more than beta_slow, {scaling.beta_slow:g}"
-        key, value = "model.rope_scaling.beta_fast", f"{scaling.beta_fast:g}"
-        problems.append(Problem(key, value, rule, "32 and 1 are usual"))
-    return problems
-
-
 def _of_module(config: Config) -> list[Problem]:
     """Return settings of the decoder's step that a module decides itself."""
     given = {f"compute.{name}": (getattr(config.compute, name), default) for name, default in _DECODERS_ALONE}
-    given["train.init_from"] = (config.train.init_from, "")
+    given |= {"train.init_from": (config.train.init_from, ""), "lora.rank": (config.lora.rank, 0)}
     rule, fix = "is of the decoder: a module decides it itself", "remove it"
     return [
         Problem(key, repr(value), rule, fix) for key, (value, default) in given.items() if value != default

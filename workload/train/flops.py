@@ -7,7 +7,8 @@ Three conventions of model FLOPs are in use:
                 published figures for v6e are in this one)
     6N          6·all parameters, and no attention at all
 
-Forward and backward, per token, of length-L examples; recomputation by remat isn't counted.
+Forward and backward, per token, of length-L examples; recomputation by remat isn't counted. A layer with a
+window counts the keys in it, and twice as many in the non-causal convention.
 """
 
 from collections.abc import Mapping
@@ -36,8 +37,8 @@ def model_flops(
     if isinstance(model, ModuleConfig):
         return {"6N": 6.0 * module_parameters}
     dense = 6.0 * matmul_parameters(model)
-    square = 12.0 * model.layers * model.heads * model.K * length
-    return {"causal": dense + square / 2, "non_causal": dense + square, "6N": 6.0 * model.parameters()}
+    causal = 12.0 * model.heads * model.K * model.keys_per_token(length)
+    return {"causal": dense + causal, "non_causal": dense + 2 * causal, "6N": 6.0 * model.parameters()}
 
 
 def mfu(flops: Mapping[str, float], tokens_per_s_per_chip: float, peak_tflops: float) -> dict[str, float]:

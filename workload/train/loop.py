@@ -25,7 +25,6 @@ from workload.data.loader import Loader
 from workload.data.tokens import Dataset
 from workload.errors import HopelessError, StoreError, TakenError
 from workload.host.heartbeat import Heartbeat
-from workload.model import huggingface
 from workload.runs.errors import MissingObjectError
 from workload.runs.goodput import GoodputRecorder
 from workload.runs.lease import Lease
@@ -130,6 +129,7 @@ class Run:
             self._cluster.agree(self._durable.begin)
             restored = self._checkpoints.restore(self._step.state)
             self._begin(restored, new_mesh)
+            self._step.prepare()
             state = restored.state or self._first_state()
         with goodput.doing("compile"):
             if self._cluster.leader:
@@ -185,18 +185,10 @@ class Run:
             self._step_log.evaluated(step, loss)
 
     def _first_state(self) -> State:
-        """Create the state before any update: read from weights, or drawn from the seed on the devices.
-
-        Each worker reads only its devices' parts of the weights.
-        """
-        config = self._config
-        if config.train.init_from:
-            params = huggingface.load(
-                Path(config.train.init_from), config.decoder, self._step.state["params"]
-            )
-            self._event("weights", folder=config.train.init_from)
-        else:
-            params = self._step.first_params()
+        """Create the state before any update: read from weights, or drawn from the seed on the devices."""
+        if self._config.train.init_from:
+            self._event("weights", folder=self._config.train.init_from)
+        params = self._step.first_params()
         return {"params": params, "opt_state": self._step.first_optimizer_state(params)}
 
     def _begin(self, restored: Restored, new_mesh: bool) -> None:

@@ -16,6 +16,7 @@ from settings_schema import foreign
 from workload.data.tokens import Dataset
 from workload.errors import HopelessError
 from workload.model import generation, huggingface
+from workload.model.architecture import Architecture
 from workload.model.generation import Generation
 from workload.modules import source
 from workload.modules.config import ModuleConfig
@@ -97,10 +98,14 @@ class RunRecord:
 
     def _compare(self, store: Store) -> bool:
         """Compare with the stored record, or write it if there is none; on worker 0."""
+        if self._config.lora.rank:  # frozen weights are read at each start
+            self._written["exact"]["base_sha256"] = huggingface.digest(Path(self._config.train.init_from))
         try:
             stored = foreign.parse(store.read(NAME))
             if "exact" not in stored:
                 raise ValueError("lacks the key `exact`")
+            if "module" not in stored["exact"]["model"]:  # variants that were added since
+                stored["exact"]["model"] = {**asdict(Architecture()), **stored["exact"]["model"]}
         except MissingObjectError:
             weights = Path(self._config.train.init_from) if self._config.train.init_from else None
             if weights:  # before the run's name is bound to these weights

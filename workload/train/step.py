@@ -8,6 +8,7 @@ partitioner has no choice. The optimizer then updates the sharded state.
 # mypy: allow-untyped-calls
 
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -15,7 +16,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.sharding import Mesh, PartitionSpec
 
-from workload.model import attention, decoder, kernels, loss
+from workload.model import attention, decoder, huggingface, kernels, loss
 from workload.model.remat import training_tap
 from workload.train import sharding
 from workload.train.config import Config
@@ -27,8 +28,15 @@ class Step(TrainStep):
     """Train step of the decoder."""
 
     def __init__(self, config: Config, mesh: Mesh, platform: str, slices: int = 1):
-        params = decoder.shapes(config.decoder)
+        params = self._trained(config)
         super().__init__(config, mesh, platform, slices, params)
+        self.frozen: Params = {}  # parameters that aren't trained: shapes, and partitions of them
+        self.frozen_where: Any = {}
+        self.multiply: decoder.Multiply = decoder.product
+        if config.lora.rank or config.compute.products == "int8":
+            from workload.model.products import Products  # qwix and flax take seconds to import
+
+            self.multiply = Products(config.lora, config.compute.products == "int8")
         self.where = sharding.specs(params, mesh)
         self.cuts = sharding.cuts(config.decoder, mesh)
         self.rings = sharding.rings(mesh)
@@ -36,22 +44,29 @@ class Step(TrainStep):
             config.compute.attention, platform, config.data.sequence_length, config.compute.dtype
         )
 
+    def _trained(self, config: Config) -> Params:
+        """Return the shapes of the parameters in the state."""
+        return decoder.shapes(config.decoder)
+
     def first_params(self) -> Params:
-        """Draw the parameters' initial values, each device its own."""
-        return decoder.first(self.config.decoder, self.config.train.seed, self.shardings["params"])
+        """Read this worker's parts of the weights of train.init_from, or draw each device's values on it."""
+        config = self.config
+        if config.train.init_from:
+            return huggingface.load(Path(config.train.init_from), config.decoder, self.state["params"])
+        return decoder.first(config.decoder, config.train.seed, self.shardings["params"])
 
     def _shardings(self, abstract: State) -> Any:
         return sharding.shardings(abstract, self.mesh)
 
-    def _sums(self, params: Params, batch: Batch) -> tuple[Array, Array]:
+    def _sums(self, params: Params, batch: Batch, frozen: Params | None = None) -> tuple[Array, Array]:
         run = jax.shard_map(
             partial(_local_sums, self),
             mesh=self.mesh,
-            in_specs=(self.where, dict.fromkeys(batch, BATCH)),
+            in_specs=(self.where, self.frozen_where, dict.fromkeys(batch, BATCH)),
             out_specs=(PartitionSpec(), PartitionSpec()),
             check_vma=False,
         )
-        result: tuple[Array, Array] = run(params, batch)
+        result: tuple[Array, Array] = run(params, frozen or {}, batch)
         return result
 
     def _gradients(self, state: State, batch: Batch) -> tuple[Array, Array, Params]:
@@ -59,19 +74,19 @@ class Step(TrainStep):
         run = jax.shard_map(
             partial(_local_gradients, self),
             mesh=self.mesh,
-            in_specs=(where, dict.fromkeys(batch, BATCH)),
+            in_specs=(where, self.frozen_where, dict.fromkeys(batch, BATCH)),
             out_specs=(PartitionSpec(), PartitionSpec(), where),
             check_vma=False,
         )
-        result: tuple[Array, Array, Params] = run(state["params"], batch)
+        result: tuple[Array, Array, Params] = run(state["params"], state.get("frozen", {}), batch)
         return result
 
 
-def _local_gradients(step: Step, params: Params, batch: Batch) -> tuple[Array, Array, Params]:
+def _local_gradients(step: Step, params: Params, frozen: Params, batch: Batch) -> tuple[Array, Array, Params]:
     """Compute the sums of `_gradients` on one device, in `train.accumulate` parts, and reduce them."""
     config = step.config
     reduce_dtype = jnp.dtype(config.compute.reduce_dtype)
-    differentiate = jax.value_and_grad(partial(_local_loss, step), has_aux=True)
+    differentiate = jax.value_and_grad(partial(_local_loss, step, frozen), has_aux=True)
 
     def part(carry: tuple[Array, Array, Params], piece: Batch) -> tuple[tuple[Array, Array, Params], None]:
         (total, count), gradients = differentiate(params, piece)
@@ -96,11 +111,11 @@ def _local_gradients(step: Step, params: Params, batch: Batch) -> tuple[Array, A
     return jax.lax.psum(total, (DATA, FSDP)), jax.lax.psum(count, (DATA, FSDP)), gradients
 
 
-def _local_sums(step: Step, params: Params, batch: Batch) -> tuple[Array, Array]:
+def _local_sums(step: Step, params: Params, frozen: Params, batch: Batch) -> tuple[Array, Array]:
     """Compute the sums of losses and targets on one device, in `train.accumulate` parts, and reduce them."""
 
     def part(carry: tuple[Array, Array], piece: Batch) -> tuple[tuple[Array, Array], None]:
-        total, count = _local_loss(step, params, piece)
+        total, count = _local_loss(step, frozen, params, piece)
         return (carry[0] + total, carry[1] + count), None
 
     pieces = {name: x.reshape(step.config.train.accumulate, -1, x.shape[1]) for name, x in batch.items()}
@@ -108,12 +123,13 @@ def _local_sums(step: Step, params: Params, batch: Batch) -> tuple[Array, Array]
     return jax.lax.psum(total, (DATA, FSDP)), jax.lax.psum(count, (DATA, FSDP))
 
 
-def _local_loss(step: Step, params: Params, batch: Batch) -> tuple[Array, Array]:
+def _local_loss(step: Step, frozen: Params, params: Params, batch: Batch) -> tuple[Array, Array]:
     """Return the sum of the losses of one device's examples, and the number of counted targets.
 
     A target counts if it belongs to the same document as the token before it.
     """
     config = step.config
+    params = {**frozen, **params, "layers": {**frozen.get("layers", {}), **params["layers"]}}
     arch, dtype = config.decoder, jnp.dtype(config.compute.dtype)
     tokens_BxL, targets_BxL = batch["tokens_BxL1"][:, :-1], batch["tokens_BxL1"][:, 1:]
     segments_BxL, after_BxL = batch["segments_BxL1"][:, :-1], batch["segments_BxL1"][:, 1:]
@@ -121,11 +137,13 @@ def _local_loss(step: Step, params: Params, batch: Batch) -> tuple[Array, Array]
     reduce_dtype = jnp.dtype(config.compute.reduce_dtype)
 
     def read(name: str, kept: Array) -> Array:
-        axis = step.cuts[name]
+        axis = step.cuts.get(name)
+        if not jnp.issubdtype(kept.dtype, jnp.floating):  # quantized, and frozen
+            return kept if axis is None else jax.lax.all_gather(kept, FSDP, axis=axis, tiled=True)
         return kept.astype(dtype) if axis is None else gather(axis, dtype, reduce_dtype, step.rings, kept)
 
     embed_VxD = read("embed_VxD", params["embed_VxD"])
-    x_BxLxD = look_up(embed_VxD, tokens_BxL)
+    x_BxLxD = decoder.embedded(look_up(embed_VxD, tokens_BxL), arch)
     x_BxLxD = decoder.run_layers(
         x_BxLxD,
         params["layers"],
@@ -137,6 +155,7 @@ def _local_loss(step: Step, params: Params, batch: Batch) -> tuple[Array, Array]
         config.compute.examples_at_once,
         config.compute.keep_gathered,
         training_tap(config.compute.remat, attention.named_inside(step.attention)),
+        step.multiply,
     )
     x_BxLxD = decoder.final_norm(x_BxLxD, params["final_norm_D"].astype(dtype), arch)
     unembed = decoder.unembedding(params, arch)

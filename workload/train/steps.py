@@ -17,6 +17,10 @@ def make_step(config: Config, mesh: Mesh, platform: str, slices: int = 1) -> Tra
         from workload.train.module_step import ModuleStep  # flax takes a second to import
 
         return ModuleStep(config, mesh, platform, slices)
+    if config.lora.rank:
+        from workload.train.lora_step import LoraStep
+
+        return LoraStep(config, mesh, platform, slices)
     from workload.train.step import Step
 
     return Step(config, mesh, platform, slices)

@@ -73,6 +73,10 @@ class TrainStep(ABC):
     def _sums(self, params: Params, batch: Batch) -> tuple[Array, Array]:
         """Return the sums over the whole batch of losses and counted targets."""
 
+    def prepare(self) -> None:
+        """Read arrays that aren't part of the state, before the step is compiled."""
+        return
+
     def first_optimizer_state(self, params: Params) -> Any:
         """Create the sharded optimizer state before any update."""
         return jax.jit(self._optimizer.init, out_shardings=self.shardings["opt_state"])(params)

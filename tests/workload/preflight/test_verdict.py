@@ -13,8 +13,8 @@ import pytest
 
 from workload.__main__ import main
 from workload.errors import ConfigError
-from workload.model import huggingface
 from workload.model.generation import Generation
+from workload.model.transformers_export import config_json
 from workload.preflight import command, compiler, report, roofline, search
 from workload.preflight.compiler import Buffer, Compiled
 from workload.preflight.schedule import Collective
@@ -218,9 +218,7 @@ def test_a_model_comes_with_the_weights_that_a_run_begins_with(
 ) -> None:
     """Without it a fine-tuning config would be answered for the default model, of two layers."""
     arch = llama().model
-    (tmp_path / "config.json").write_text(
-        json.dumps(huggingface.config_json(arch, "bfloat16", Generation(longest=8192)))
-    )
+    (tmp_path / "config.json").write_text(json.dumps(config_json(arch, "bfloat16", Generation(longest=8192))))
     monkeypatch.setattr(command, "lookup", lambda config, _: seen.append(config))
     seen: list[Config] = []
     config_file = tmp_path / "mine.toml"

@@ -1,0 +1,85 @@
+"""Training step of adapters beside the decoder's frozen parameters, which aren't part of the state."""
+# mypy: allow-untyped-calls
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from workload.model import adapters, decoder, huggingface
+from workload.model.products import quantized
+from workload.train import sharding
+from workload.train.config import Config
+from workload.train.step import Step
+from workload.train.update import Batch, Params, State
+
+
+class LoraStep(Step):
+    """Train step of adapters."""
+
+    def __init__(self, config: Config, mesh: Mesh, platform: str, slices: int = 1):
+        super().__init__(config, mesh, platform, slices)
+        dtype = jnp.dtype(config.compute.dtype)
+        self._given = self._placed(decoder.shapes(config.decoder, dtype))
+        self.frozen = self._placed(jax.eval_shape(self._quantized, self._given))
+        self.frozen_where = sharding.specs(self.frozen, mesh)
+        self._values: Params = {}
+
+    def prepare(self) -> None:
+        """Read the frozen parameters, each worker its devices' parts."""
+        given = huggingface.load(Path(self.config.train.init_from), self.config.decoder, self._given)
+        if self.config.lora.quantize != "none":
+            where = jax.tree.map(lambda leaf: leaf.sharding, self.frozen)
+            given = jax.jit(self._quantized, out_shardings=where)(given)
+        self._values = given
+
+    def first_params(self) -> Params:
+        """Draw the adapters."""
+
+        def first(path: tuple[Any, ...], leaf: jax.ShapeDtypeStruct) -> Array:
+            values = adapters.draw(path[-1].key, leaf.shape, self.config.train.seed)
+            return jax.make_array_from_callback(leaf.shape, leaf.sharding, lambda index: values[index])
+
+        params: Params = jax.tree_util.tree_map_with_path(first, self.state["params"])
+        return params
+
+    def lower(self) -> Any:
+        """Lower the update for the mesh: (frozen, state, batch) -> (state, metrics)."""
+
+        def update(frozen: Params, state: State, batch: Batch) -> tuple[State, dict[str, Array]]:
+            return self._update({**state, "frozen": frozen}, batch)
+
+        replicated = NamedSharding(self.mesh, PartitionSpec())
+        program = jax.jit(update, out_shardings=(self.shardings, replicated), donate_argnums=1)
+        return program.lower(self.frozen, self.state, self.batch)
+
+    def compile(self) -> Callable[[State, Batch], tuple[State, dict[str, Array]]]:
+        """Compile the update for the local devices, and bind the frozen parameters."""
+        return partial(super().compile(), self._values)
+
+    def compile_loss(self) -> Callable[[Params, Batch], tuple[Array, Array]]:
+        """Compile (params, batch) -> (sum of losses, number of targets), with the frozen parameters bound."""
+        program = jax.jit(lambda frozen, params, batch: self._sums(params, batch, frozen))
+        lowered: Any = program.lower(self.frozen, self.state["params"], self.batch)
+        return partial(lowered.compile(compiler_options=self._options()), self._values)
+
+    def _trained(self, config: Config) -> Params:
+        shapes = adapters.shapes(config.decoder, config.lora)
+        return {"layers": {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in shapes.items()}}
+
+    def _quantized(self, params: Params) -> Params:
+        qtype = self.config.lora.quantize
+        return params if qtype == "none" else {**params, "layers": quantized(params["layers"], qtype)}
+
+    def _placed(self, abstract: Params) -> Params:
+        """Return shapes with the shardings of their parameters."""
+        placed = sharding.shardings(abstract, self.mesh)
+        shapes: Params = jax.tree.map(
+            lambda leaf, where: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where), abstract, placed
+        )
+        return shapes
