@@ -18,7 +18,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 from workload.model import attention, decoder, huggingface, kernels, loss
 from workload.model.remat import training_tap
-from workload.train import sharding
+from workload.train import flags, sharding
 from workload.train.config import Config
 from workload.train.sharding import BATCH, DATA, FSDP, Rings
 from workload.train.update import Batch, Params, State, TrainStep
