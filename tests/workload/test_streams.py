@@ -249,11 +249,12 @@ def test_batches_and_ranges_hold_every_document_once_and_fit(
     assert sorted(inside) == list(range(len(lengths)))
     assert all(sum(lengths[item] for item in row) <= length for batch in result for row in batch)
     assert all(1 <= len(batch) <= rows for batch in result)
-    ranges = list(cut(lengths, shape, 1, shard_tokens))
+    ranges = list(cut(lengths, lengths, shape, 1, shard_tokens))
     assert [item.number for item in ranges] == list(range(1, len(ranges) + 1))
     assert [batch for item in ranges for batch in item.batches] == result
-    assert all(item.tokens >= shard_tokens for item in ranges[:-1])
-    assert sum(item.tokens for item in ranges) == sum(lengths)
+    tokens = [sum(lengths[document] for document in item.documents) for item in ranges]
+    assert all(count >= shard_tokens for count in tokens[:-1])
+    assert sum(tokens) == sum(lengths)
 
 
 @pytest.mark.parametrize(
