@@ -262,6 +262,9 @@ def test_settings_of_the_decoder_and_names_that_arent_are_refused_together(writt
         config_of(f"{written}:Good", {"width": 8}, 'compute.remat=["full"]', "train.init_from=/weights")
     assert str(refused.value).startswith("2 problems in")
     assert "compute.remat = ('full',): is of the decoder" in str(refused.value)
+    for value in ("2026-11-27", "nan"):
+        with pytest.raises(ConfigError, match=r"model\.settings = .*must be texts, finite numbers"):
+            config_of(f"{written}:Good", {"width": value})
 
 
 AXES = {"data": 2, "fsdp": 4}

@@ -5,6 +5,7 @@
 A config may extend another: `base = "llama-3.1-8b.toml"`. A [model] with `module` names a module of the user.
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from importlib import resources
@@ -222,6 +223,13 @@ def _of_module(config: Config) -> list[Problem]:
     given = {f"compute.{name}": (getattr(config.compute, name), default) for name, default in _DECODERS_ALONE}
     given |= {"train.init_from": (config.train.init_from, ""), "lora.rank": (config.lora.rank, 0)}
     rule, fix = "is of the decoder: a module decides it itself", "remove it"
-    return [
+    problems = [
         Problem(key, repr(value), rule, fix) for key, (value, default) in given.items() if value != default
     ]
+    settings = config.model.settings if isinstance(config.model, ModuleConfig) else {}
+    try:
+        json.dumps(settings, allow_nan=False)
+    except (TypeError, ValueError) as error:  # such as a date, which a run's record can't hold
+        rule = f"must be texts, finite numbers, truth values, lists and tables: {error}"
+        problems.append(Problem("model.settings", str(settings), rule, "write it as text"))
+    return problems
