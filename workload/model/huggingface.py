@@ -32,6 +32,7 @@ from workload.model.architecture import Architecture
 from workload.model.decoder import Params
 from workload.model.generation import Generation
 from workload.model.transformers_config import CONFIG
+from workload.model.transformers_config import architecture as architecture
 from workload.model.transformers_config import read_architecture as read_architecture
 from workload.model.transformers_export import config_json
 

@@ -77,7 +77,7 @@ class Past:
         sha256 = hashlib.sha256(json.dumps(exact, sort_keys=True).encode()).hexdigest()
         length = {"longest": exact["data"]["sequence_length"]}
         generation = Generation.read(length | written.get("generation", {}))
-        base = exact["train"]["init_from"]
+        base = exact.get("train", {}).get("init_from", "")
         return cls(store, sha256, model, optimizer, generation, lora, base, exact.get("base_sha256", ""))
 
     @property
