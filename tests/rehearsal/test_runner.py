@@ -256,7 +256,12 @@ def test_two_runs_are_the_same_to_the_last_bit(
 ) -> None:
     bucket: Any = scene.bucket
     first: dict[int, str | None] = {1: "0x1p+2", 2: "0x1p+1"}
-    ended = {"step": 2, "loss_hex": "0x1p+1", "params_sums_sha256": "ab" * 32, "opt_state_sums_sha256": "cd" * 32}
+    ended = {
+        "step": 2,
+        "loss_hex": "0x1p+1",
+        "params_sums_sha256": "ab" * 32,
+        "opt_state_sums_sha256": "cd" * 32,
+    }
     bucket.losses_of = {
         run: [(step, float.fromhex(loss), loss) for step, loss in values.items() if loss]
         for run, values in (("one", first), ("other", first | losses))
