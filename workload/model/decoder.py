@@ -47,12 +47,12 @@ def first(arch: Architecture, seed: int, shardings: Any = None) -> Params:
         shardings: of the parameters; by default they are on one device.
     """
 
-    def all_of_them() -> Params:
+    def values() -> Any:
         return jax.tree_util.tree_map_with_path(
             lambda path, leaf: draw(path[-1].key, leaf.shape, arch, seed), shapes(arch)
         )
 
-    params: Params = jax.jit(all_of_them, out_shardings=shardings)()
+    params: Params = jax.jit(values, out_shardings=shardings)()
     return params
 
 
@@ -69,7 +69,8 @@ def draw(name: str, shape: tuple[int, ...], arch: Architecture, seed: int) -> Ar
     residual = 2 * arch.layers
     fan_in = {"down_NxFxD": arch.d_ff * residual, "out_NxQxD": arch.heads * arch.K * residual}
     key = jax.random.fold_in(jax.random.key(seed), zlib.crc32(name.encode()))
-    return jax.random.normal(key, shape, jnp.float32) * fan_in.get(name, arch.d_model) ** -0.5
+    drawn: Array = jax.random.normal(key, shape, jnp.float32) * fan_in.get(name, arch.d_model) ** -0.5
+    return drawn
 
 
 def layer(
