@@ -23,6 +23,7 @@ from infra.policy import RULES
 from infra.settings.spelling import camel_case
 from tools.blocks import ROOT, table
 from workload.model.points import ELSEWHERE, END_POINTS, POINTS
+from workload.preflight import roofline
 
 RESULTS = ROOT / "benchmarks" / "results"
 MATRIX = RESULTS / "faults.json"
@@ -35,6 +36,33 @@ def commands() -> str:
     return table(
         ("command", "what it does"), ((f"`tpu {name} …`", part.about) for name, part in parts.items())
     )
+
+
+def held_out() -> str:
+    """Return the forecasts of published runs that preflight's method has not seen."""
+    method = roofline.method()
+    head = (
+        "trainer",
+        "model, tokens, slice",
+        "measured:",
+        "as MaxText:",
+        "error:",
+        "of its roofline:",
+        "source",
+    )
+    rows = (
+        (
+            run.trainer,
+            f"{run.model}, {run.length}, {run.slice}",
+            f"{run.measured:,.0f}",
+            f"{run.measured * (1 + method.error_on(run)):,.0f}",
+            f"{method.error_on(run):+.1%}",
+            f"{run.share:.2f}",
+            run.source,
+        )
+        for run in method.held_out
+    )
+    return table(head, rows)
 
 
 def prices() -> str:

@@ -54,8 +54,8 @@ def named_inside(kind: str) -> tuple[str, ...]:
 
 def attend(kind: str, max_logit: float = 0.0) -> Attend:
     """Return the implementation by its name; see `kernels.choose` and `compute.max_logit`."""
-    known = {"tokamax": partial(tokamax, max_logit=max_logit), "splash": splash, "cudnn": cudnn}
-    return known.get(kind, einsum)
+    known: dict[str, Attend] = {"splash": splash, "cudnn": cudnn, "einsum": einsum}
+    return partial(tokamax, max_logit=max_logit) if kind == "tokamax" else known[kind]
 
 
 def einsum(
@@ -210,7 +210,7 @@ def _forget_kernels() -> None:
     _tokamax_kernel.cache_clear()
 
 
-def _blocks(length: int, window: int) -> dict[str, int]:
+def _blocks(length: int, window: int) -> dict[str, Any]:
     names = ("q", "kv", "kv_compute", "q_dkv", "kv_dkv", "kv_dkv_compute")
     return {f"block_{name}": block_size(length, window) for name in names}
 

@@ -55,12 +55,12 @@ def first(arch: Architecture, seed: int, shardings: Any = None) -> Params:
         shardings: of the parameters; by default they are on one device.
     """
 
-    def all_of_them() -> Params:
+    def values() -> Any:
         return jax.tree_util.tree_map_with_path(
             lambda path, leaf: draw(path[-1].key, leaf.shape, arch, seed), shapes(arch)
         )
 
-    params: Params = jax.jit(all_of_them, out_shardings=shardings)()
+    params: Params = jax.jit(values, out_shardings=shardings)()
     return params
 
 
@@ -75,7 +75,8 @@ def draw(name: str, shape: tuple[int, ...], arch: Architecture, seed: int) -> Ar
     if "bias" in name:
         return jnp.zeros(shape, jnp.float32)
     key = jax.random.fold_in(jax.random.key(seed), zlib.crc32(name.encode()))
-    return jax.random.normal(key, shape, jnp.float32) * deviation(name, arch)
+    drawn: Array = jax.random.normal(key, shape, jnp.float32) * deviation(name, arch)
+    return drawn
 
 
 def deviation(name: str, arch: Architecture) -> float:

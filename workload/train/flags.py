@@ -81,7 +81,7 @@ def gathers_in_turn() -> bool:
     """Return True where SparseCores gather: they take a gather along a single axis of the torus only."""
     import jax
 
-    return jax.__version_info__ >= (0, 11)
+    return bool(jax.__version_info__ >= (0, 11))
 
 
 def groups(compute: ComputeConfig, slices: int = 1) -> list[str]:

@@ -24,6 +24,7 @@ from workload.runs.errors import MissingObjectError
 from workload.runs.store import Store
 from workload.train.cluster import Cluster
 from workload.train.config import Config
+from workload.train.sharding import rings
 from workload.train.update import TrainStep
 
 NAME, TOKENIZER = "config.json", "tokenizer"
@@ -56,13 +57,15 @@ class RunRecord:
     ):
         self._extend = extend
         chip = cluster.devices[0]
-        program = {
+        program: dict[str, Any] = {
             "chip": chip.device_kind,
             "slices": step.slices,
             "compiler": f"jaxlib {version('jaxlib')}, {chip.client.platform_version}",
         }
         if isinstance(config.model, ModuleConfig):
             program["flax"] = version("flax")
+        if chip.platform == "tpu":  # chosen by the program: another version may choose otherwise
+            program |= {"kernel": step.attention, "rings": [len(ring[0]) for ring in rings(step.mesh)]}
         mesh = {name: int(size) for name, size in step.mesh.shape.items()}
         self._config, self._cluster, self._dataset = config, cluster, dataset
         # `exact`: settings that determine the losses; `rounding`: settings that change only their rounding.
