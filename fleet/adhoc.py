@@ -146,25 +146,43 @@ class AdHoc:
         over: by the last `read`, the reason of their end, by the fleet's name.
     """
 
-    def __init__(self, google: Google, stack: str, environment: str = ""):
-        """Create a reader and writer of a stack's records; `environment`: refuse those of another one."""
-        self._google, self._environment = google, environment
+    def __init__(
+        self,
+        google: Google,
+        stack: str,
+        environment: str = "",
+        known: dict[str, tuple[str, int]] | None = None,
+    ):
+        """Create a reader and writer of a stack's records.
+
+        Args:
+            google: with the controller's bucket.
+            stack: its id.
+            environment: refuse records of another one.
+            known: texts and generations by path, of earlier readers: each generation is read once.
+        """
+        self._google, self._stack, self._environment = google, stack, environment
         self._folder = f"{stack}/fleets/"
+        self._known = {} if known is None else known
         self._generations: dict[str, int] = {}
         self.unread: dict[str, str] = {}
         self.ended: set[str] = set()
         self.over: dict[str, str] = {}
         self._ended_s: dict[str, float] = {}
 
+    def again(self) -> "AdHoc":
+        """Return another reader, which requests only what has changed since this one's readings."""
+        return AdHoc(self._google, self._stack, self._environment, self._known)
+
     def read(self) -> dict[str, dict[str, Any]]:
         """Return the fleets that haven't ended, by name. Raises FleetError if the bucket doesn't answer."""
         self._generations.clear()
         self.unread, self.ended, self.over, self._ended_s = {}, set(), {}, {}
         records = {}
-        for path in self._listed():
+        for path in self._read_listed():
             name = path.rpartition("/")[2].removesuffix(".json")
             try:
-                item = self._parsed(path, name)
+                item = self._parsed(path, name, self._known.get(path))
             except RecordError as error:
                 self.unread[name] = str(error)
                 continue
@@ -178,7 +196,9 @@ class AdHoc:
 
     def record(self, name: str) -> dict[str, Any] | None:
         """Return the present record of a fleet, ended or not; None: there is none. Raises FleetError."""
-        return self._parsed(f"{self._folder}{name}.json", name)
+        path = f"{self._folder}{name}.json"
+        self._request([path])
+        return self._parsed(path, name, self._known.get(path))
 
     def keep(self, name: str, item: Item, phase: Phase = Phase.WANTED, why: str = "") -> dict[str, Any]:
         """Add a fleet, or replace the record that `read` returned; return the record.
@@ -204,13 +224,15 @@ class AdHoc:
             **({_ENVIRONMENT: self._environment} if self._environment else {}),
         }  # fmt: skip
         before = self._generations.get(name, 0)
+        text = json.dumps(record)
         try:
-            self._generations[name] = self._google.write(path, json.dumps(record), before)
+            self._generations[name] = self._google.write(path, text, before)
         except RequestError as error:
             if error.failure.kind is not Kind.INVALID:
                 raise self._error(path, str(error)) from None
             where = f"gs://{self._google.controller_bucket}/{path}"
             raise ConcurrentChangeError(f"{where}: changed concurrently; repeat the command") from None
+        self._known[path] = text, self._generations[name]
         return record
 
     def prune(self) -> None:
@@ -220,20 +242,34 @@ class AdHoc:
                 with suppress(RequestError):  # another controller's turn
                     self._google.remove(f"{self._folder}{name}.json", self._generations[name])
 
-    def _listed(self) -> list[str]:
+    def _read_listed(self) -> list[str]:
+        """Return the paths of all records, each known by its newest generation. Raises FleetError."""
         try:
-            return self._google.saved(self._folder)
+            listed = self._google.saved(self._folder)
         except RequestError as error:
-            if error.failure.kind is Kind.MISSING:  # no bucket, no record
-                return []
-            raise FleetError(f"gs://{self._google.controller_bucket}: {error}") from None
+            if error.failure.kind is not Kind.MISSING:  # no bucket, no record
+                raise FleetError(f"gs://{self._google.controller_bucket}: {error}") from None
+            listed = {}
+        for path in self._known.keys() - listed.keys():
+            del self._known[path]
+        self._request([path for path, now in listed.items() if self._known.get(path, ("", 0))[1] != now])
+        return [*listed]
 
-    def _parsed(self, path: str, name: str) -> dict[str, Any] | None:
-        """Return a fleet; None if it was removed since the listing."""
+    def _request(self, paths: Sequence[str]) -> None:
+        """Read records anew; those that are gone are known no more. Raises FleetError."""
         try:
-            result = self._google.read(path)
+            results = self._google.read_all(paths)
         except RequestError as error:
-            raise self._error(path, str(error)) from None
+            where = paths[0] if len(paths) == 1 else self._folder
+            raise self._error(where, str(error)) from None
+        for path, result in zip(paths, results, strict=True):
+            if result is None:
+                self._known.pop(path, None)
+            else:
+                self._known[path] = result
+
+    def _parsed(self, path: str, name: str, result: tuple[str, int] | None) -> dict[str, Any] | None:
+        """Return the fleet of a record that was read; None if it was removed since the listing."""
         if result is None:
             return None
         text, self._generations[name] = result

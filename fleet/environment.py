@@ -86,20 +86,31 @@ class Environment:
         A fleet that this command has yet to add has no record.
         """
         result = dict(self.unread)
-        present = AdHoc(self.google, self.stack.id, self.settings.environment)
-        for name in sorted({member.slice for member in self.members}):
-            if PHASE not in (item := self.adhoc.get(name, {})):
-                continue
-            try:
-                record = present.record(name)
-            except FleetError as error:
-                result[name] = f"whether it is wanted isn't known: {error}"
-                continue
-            if record is None or record[PHASE] is not Phase.WANTED:
-                result[name] = f"its record is {record[PHASE] if record else 'gone'}: nothing is created"
-            elif record != item:
+        named = {member.slice for member in self.members}
+        recorded = [name for name in named if PHASE in self.adhoc.get(name, {})]
+        if not recorded:
+            return result
+        present, unknown = self._present(), ""
+        try:
+            fleets = present.read()
+        except FleetError as error:
+            fleets, unknown = {}, str(error)
+        for name in sorted(recorded):
+            record = fleets.get(name)
+            if problem := unknown or present.unread.get(name):
+                result[name] = f"whether it is wanted isn't known: {problem}"
+            elif record is None or record[PHASE] is not Phase.WANTED:
+                phase = record[PHASE] if record else Phase.ENDED if name in present.over else "gone"
+                result[name] = f"its record is {phase}: nothing is created"
+            elif record != self.adhoc[name]:
                 result[name] = "its record has changed: nothing is created by the earlier one"
         return result
+
+    def _present(self) -> AdHoc:
+        """Return a reader of the records as they are now, which leaves the generations of `saved` alone."""
+        if self.records is not None:
+            return self.records.again()
+        return AdHoc(self.google, self.stack.id, self.settings.environment)
 
     def refused(self, members: Sequence[Node], *, unheld: bool) -> dict[str, str]:
         """Return why members aren't created now, by key: the budget, or the stack for named slices.
@@ -128,7 +139,7 @@ class Environment:
         if self.settings[FleetSettings].dollars_per_hour is None or self.records is None:
             return over_budget(self.settings)
         try:
-            present = AdHoc(self.google, self.stack.id, name).read()
+            present = self.records.again().read()
             return over_budget(from_file(name, slices=slices({**self.adhoc, **present}.values())))
         except InfraError:  # reported by whoever follows the settings
             return over_budget(self.settings)

@@ -48,7 +48,7 @@ class SliceTrainer:
         if self._started(records, name):
             return
         try:
-            self._fleets.want(records, fleets, self._item(run))
+            self._fleets.want(records, fleets, [self._item(run)])
             self._requested = True
         except SettingsError as error:
             raise TrainingError("refused", str(error)) from None

@@ -329,9 +329,12 @@ class SharedCloud:
         acting().request()
         return self.objects.get(name)
 
-    def saved(self, prefix: str) -> list[str]:
+    def read_all(self, names: Sequence[str]) -> list[tuple[str, int] | None]:
+        return [self.read(name) for name in names]
+
+    def saved(self, prefix: str) -> dict[str, int]:
         acting().request()
-        return sorted(name for name in self.objects if name.startswith(prefix))
+        return {name: self.objects[name][1] for name in sorted(self.objects) if name.startswith(prefix)}
 
     def write(self, name: str, text: str, generation: int) -> int:
         acting().request()

@@ -171,8 +171,11 @@ class Cloud:
     def read(self, name: str) -> tuple[str, int] | None:
         return self.objects.get(name)
 
-    def saved(self, prefix: str) -> list[str]:
-        return sorted(name for name in self.objects if name.startswith(prefix))
+    def read_all(self, names: Sequence[str]) -> list[tuple[str, int] | None]:
+        return [self.read(name) for name in names]
+
+    def saved(self, prefix: str) -> dict[str, int]:
+        return {name: self.objects[name][1] for name in sorted(self.objects) if name.startswith(prefix)}
 
     def write(self, name: str, text: str, generation: int) -> int:
         if generation != self.objects.get(name, ("", 0))[1]:

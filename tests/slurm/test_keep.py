@@ -20,6 +20,7 @@ from infra.settings.schema import ADDED_SLICES, Settings
 from infra.settings.sources import as_pulumi_hands_it_over
 from slurm import keep, power
 from slurm.decide import FAILED, HELD, State
+from slurm.errors import SlurmError
 from slurm.keep import Keeper
 from tests.fleet.conftest import OWNER
 from tests.fleet.world import Cloud
@@ -64,7 +65,11 @@ class Cluster:
         for _ in range(times):
             self.now_s += seconds
             self.cloud.at_s += seconds
-            self.keeper.look()
+            try:
+                known = self.slurm.read()
+            except SlurmError:
+                known = None
+            self.keeper.look(known)
 
     def phase(self, name: str) -> str:
         record = AdHoc(self.cloud, OWNER.stack).record(name)  # type: ignore[arg-type]
@@ -283,11 +288,70 @@ def test_a_request_ends_the_pause_and_is_taken(cluster: Cluster, tmp_path: Path)
         return len(looks) == 2
 
     original = cluster.keeper.look
-    cluster.keeper.look = lambda: looks.append(len(pauses)) or original()  # type: ignore[method-assign, func-returns-value]
+    cluster.keeper.look = lambda known: looks.append(len(pauses)) or original(known)  # type: ignore[method-assign, func-returns-value]
     (tmp_path / "0.json").write_text("[")
-    keep.keep(cluster.keeper, tmp_path, over, sleep)
+    keep.keep(cluster.keeper, cluster.slurm, tmp_path, over, sleep)
     assert looks == [0, 2], "the second look came at once"
     assert not [*tmp_path.iterdir()]
+
+
+def test_slurm_is_read_once_a_look_for_all_that_goes_by_it(
+    cluster: Cluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    given, readings, original = list[object](), list[object](), cluster.slurm.read
+
+    def read() -> object:
+        readings.append(original())
+        return readings[-1]
+
+    cluster.slurm.read = read  # type: ignore[method-assign, assignment]
+    look = cluster.keeper.look
+    cluster.keeper.look = lambda known: given.append(known) or look(known)  # type: ignore[method-assign, func-returns-value]
+    keep.keep(
+        cluster.keeper, cluster.slurm, tmp_path, lambda: len(given) == 6, lambda _: None, [given.append] * 2
+    )
+    assert readings == given[::3] == given[1::3] == given[2::3]
+    cluster.slurm.silent = True
+    given.clear()
+    keep.keep(
+        cluster.keeper, cluster.slurm, tmp_path, lambda: len(given) == 3, lambda _: None, [given.append] * 2
+    )
+    assert given == [None] * 3, "the fleet is looked at all the same, and nothing else is done"
+    assert caplog.text.count("Unable to contact slurm controller") == 1
+
+
+MANY = {"slurm:nodesets": [{**lab.NODESET, "nodeCountDynamicMax": 80}]}
+
+
+def test_each_record_is_read_once_however_many_slices_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster, read = Cluster(monkeypatch, MANY), list[str]()
+    original = cluster.cloud.read
+    monkeypatch.setattr(cluster.cloud, "read", lambda name: read.append(name) or original(name))
+    for number in range(20):
+        cluster.slurm.set(f"tpu-{number}", *UP)
+    cluster.look(3)
+    assert len(cluster.nodes) == 20
+    records = [name for name in read if "/fleets/" in name]
+    assert len(records) == len({*records}) == 20
+    cluster.look(3)
+    assert [name for name in read if "/fleets/" in name] == records
+    cluster.slurm.set("tpu-3", "IDLE", "POWERING_DOWN")
+    cluster.look(2)
+    assert cluster.phase("tpu-3") == "ended"
+    again = [name for name in read if "/fleets/" in name][20:]
+    assert {name.rpartition("/")[2] for name in again} == {"tpu-3.json"}
+
+
+def test_of_many_slices_as_many_come_as_the_budget_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(monkeypatch, {**MANY, "fleet:dollarsPerHour": 100})
+    for number in range(20):
+        cluster.slurm.set(f"tpu-{number}", *UP)
+    cluster.look(2)
+    came = [number for number in range(20) if cluster.phase(f"tpu-{number}") == "wanted"]
+    assert came == [*range(len(came))]
+    assert 0 < len(came) < 20
+    forced = {host for update in cluster.slurm.updates for host in update.hosts}
+    assert forced == {f"tpu-{number}-w{worker}" for number in range(len(came), 20) for worker in range(4)}
 
 
 def test_a_reason_is_one_line_for_slurm() -> None:

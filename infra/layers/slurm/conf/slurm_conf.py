@@ -48,8 +48,9 @@ def text(settings: Settings, address: str) -> str:
         "TopologyParam": "SwitchAsNodeRank",
         "TreeWidth": 65533,
         "SchedulerType": "sched/backfill",
-        # A job waits until its slices are whole, instead of taking hosts of more of them.
-        "SchedulerParameters": f"max_switch_wait={_YEAR_S}",
+        # A job waits until its slices are whole, instead of taking hosts of more of them. What 2 s of scheduling
+        # leave of many jobs isn't left for a minute: https://slurm.schedmd.com/archive/slurm-22.05.8/slurm.conf.html
+        "SchedulerParameters": f"max_switch_wait={_YEAR_S},sched_interval=5",
         "JobSubmitPlugins": "lua",
         "JobRequeue": 1,
         "ReturnToService": 1,
