@@ -171,7 +171,7 @@ class Keeper:
         return any(not isinstance(action, Tell) for action in actions)
 
     def _want(self, wants: Sequence[Want]) -> None:
-        """Write the records of slices, as many as the budget and the rules allow. Whatever fails is logged."""
+        """Write the records of slices, as many as budget and rules allow. Whatever fails is logged."""
         records = self._fleets.records()
         try:
             self._fleets.want(records, records.read(), [want.item for want in wants])

@@ -129,12 +129,13 @@ class Cloud:
         self.requests.append((verb, name))
         if failure := Failure(Kind.STOCK_OUT, f"none in {zone}") if zone in self.dry else self.failure:
             raise RequestError(failure)
-        self.zones[name], self.states[name] = zone, "READY"
         self.instances[name] = self.instances.get(name, 1) + 1
+        self.zones[name], self.states[name] = zone, "READY"  # the last: others look meanwhile
 
     def create(self, zone: str, name: str, body: Mapping[str, Any]) -> str:
+        if not self.states.get(name):
+            self.labels[name] = body["labels"]
         self.make("create", zone, name)
-        self.labels[name] = body["labels"]
         return "operation"
 
     def delete(self, zone: str, name: str) -> None:

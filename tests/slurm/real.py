@@ -63,8 +63,8 @@ class Slurmctld:
                 with Path(f"/etc/{file}").open("a") as opened:
                     opened.write(f"{line}\n")
         for path, mode, owner in (
-            ("/etc/munge", 0o700, "munge"), ("/var/lib/munge", 0o711, "munge"), ("/var/log/munge", 0o700, "munge"),
-            ("/run/munge", 0o755, "munge"), (names.LOGS, 0o755, "slurm"), (names.STATE_SAVE, 0o700, "slurm"),
+            ("/etc/munge", 0o700, "munge"), ("/var/lib/munge", 0o711, "munge"),
+            ("/var/log/munge", 0o700, "munge"), ("/run/munge", 0o755, "munge"), (names.LOGS, 0o755, "slurm"), (names.STATE_SAVE, 0o700, "slurm"),
             (names.REQUESTS, 0o700, "slurm"),
         ):  # fmt: skip
             system.folder(path, mode=mode, owner=owner)

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from fleet import environment, owned, removal
-from fleet.adhoc import AdHoc
+from fleet.adhoc import AdHoc, Item
 from fleet.environment import opened
 from fleet.request import FleetCommand
 from infra.engine.settings import parse
+from infra.errors import Problem, SettingsError
 from infra.google.client import RequestError
 from infra.google.failures import Failure, Kind
 from infra.settings.schema import ADDED_SLICES, Settings
@@ -327,31 +328,39 @@ def test_each_record_is_read_once_however_many_slices_come(monkeypatch: pytest.M
     cluster, read = Cluster(monkeypatch, MANY), list[str]()
     original = cluster.cloud.read
     monkeypatch.setattr(cluster.cloud, "read", lambda name: read.append(name) or original(name))
-    for number in range(20):
+    for number in range(10):
         cluster.slurm.set(f"tpu-{number}", *UP)
     cluster.look(3)
-    assert len(cluster.nodes) == 20
+    assert len(cluster.nodes) == 10
     records = [name for name in read if "/fleets/" in name]
-    assert len(records) == len({*records}) == 20
+    assert len(records) == len({*records}) == 10
     cluster.look(3)
     assert [name for name in read if "/fleets/" in name] == records
     cluster.slurm.set("tpu-3", "IDLE", "POWERING_DOWN")
     cluster.look(2)
     assert cluster.phase("tpu-3") == "ended"
-    again = [name for name in read if "/fleets/" in name][20:]
+    again = [name for name in read if "/fleets/" in name][10:]
     assert {name.rpartition("/")[2] for name in again} == {"tpu-3.json"}
 
 
-def test_of_many_slices_as_many_come_as_the_budget_allows(monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster = Cluster(monkeypatch, {**MANY, "fleet:dollarsPerHour": 100})
-    for number in range(20):
+def test_one_slice_that_is_refused_keeps_no_other_from_coming(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(monkeypatch, MANY)
+    want = cluster.keeper._fleets.want
+
+    def refusing(records: AdHoc, fleets: Mapping[str, Item], items: Sequence[Item]) -> None:
+        if "tpu-3" in {item["name"] for item in items}:
+            raise SettingsError([Problem("tpu-3", "it", "a rule", "a fix")])
+        want(records, fleets, items)
+
+    monkeypatch.setattr(cluster.keeper._fleets, "want", refusing)
+    for number in range(6):
         cluster.slurm.set(f"tpu-{number}", *UP)
     cluster.look(2)
-    came = [number for number in range(20) if cluster.phase(f"tpu-{number}") == "wanted"]
-    assert came == [*range(len(came))]
-    assert 0 < len(came) < 20
-    forced = {host for update in cluster.slurm.updates for host in update.hosts}
-    assert forced == {f"tpu-{number}-w{worker}" for number in range(len(came), 20) for worker in range(4)}
+    wanted = [number for number in range(6) if cluster.phase(f"tpu-{number}") == "wanted"]
+    assert wanted == [0, 1, 2, 4, 5]
+    assert {host for update in cluster.slurm.updates for host in update.hosts} == {
+        f"tpu-3-w{worker}" for worker in range(4)
+    }
 
 
 def test_a_reason_is_one_line_for_slurm() -> None:

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from slurm.decide import FAILED, HELD
-from slurm.errors import SlurmError
 from slurm.jobs import Job
 from slurm.watch import EVENT, Watch
 from tests.slurm.lab import NODESET, Nodes, settings

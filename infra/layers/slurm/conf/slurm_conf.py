@@ -8,7 +8,11 @@ from infra.layers.slurm.settings import SlurmSettings
 from infra.settings.schema import Settings
 
 CGROUP = "ConstrainCores=no\nConstrainDevices=no\nConstrainRAMSpace=no\n"
-"""A job has its hosts for itself: cgroups confine nothing."""
+"""A job has its hosts for itself: cgroups confine nothing.
+
+No plugin of slurm.conf uses them either (proctrack/linuxproc, task/none, jobacct_gather/none), so that hosts
+with cgroup v1 and v2 are alike: https://slurm.schedmd.com/archive/slurm-22.05.8/cgroup_v2.html
+"""
 _YEAR_S = 365 * 86400
 _HEAD = "# Made of {file}, and made anew: change the settings there, then run tpu up {environment} slurm."
 
@@ -48,8 +52,8 @@ def text(settings: Settings, address: str) -> str:
         "TopologyParam": "SwitchAsNodeRank",
         "TreeWidth": 65533,
         "SchedulerType": "sched/backfill",
-        # A job waits until its slices are whole, instead of taking hosts of more of them. What 2 s of scheduling
-        # leave of many jobs isn't left for a minute: https://slurm.schedmd.com/archive/slurm-22.05.8/slurm.conf.html
+        # A job waits until its slices are whole, instead of taking hosts of more of them. Jobs that 2 s of
+        # scheduling haven't come to are scheduled 5 s later, not half a minute (docs/log.md).
         "SchedulerParameters": f"max_switch_wait={_YEAR_S},sched_interval=5",
         "JobSubmitPlugins": "lua",
         "JobRequeue": 1,
