@@ -10,14 +10,15 @@ python -m tests.proofs.slurm_scale DAEMON   the daemon
 from __future__ import annotations
 
 import json
+import logging
 import os
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -50,21 +51,19 @@ CONFIG: dict[str, Any] = {
     }],
     "slurm:bundle": lab.BUNDLE,
 }  # fmt: skip
-_LISTS = {
-    "sinfo": ["sinfo"], "squeue": ["squeue"], "scontrol show node": ["scontrol", "show", "node", "--oneliner"],
-}  # fmt: skip
+_LISTS = {"sinfo": "sinfo", "squeue": "squeue", "nodes": "scontrol show node --oneliner"}
 
 
 class _Metadata:
     """Metadata of the controller; its program stays the same."""
 
-    values = {
-        names.CONTROLLER_KEY: real.ADDRESS, names.HOME_KEY: real.REACHED.home, names.ENVIRONMENT_KEY: "dev",
-        names.PROGRAM_KEY: "program 0",
-    }  # fmt: skip
-
     def value(self, key: str) -> str:
-        return self.values[key]
+        return {
+            names.CONTROLLER_KEY: real.ADDRESS,
+            names.HOME_KEY: real.REACHED.home,
+            names.ENVIRONMENT_KEY: "dev",
+            names.PROGRAM_KEY: "program 0",
+        }[key]
 
     def wait(self, key: str, value: str, seconds: float) -> bool:
         time.sleep(seconds)
@@ -72,13 +71,13 @@ class _Metadata:
 
 
 @contextmanager
-def settled(folder: Path) -> Any:
+def settled(folder: Path) -> Iterator[None]:
     """Read the settings of a folder's Pulumi.dev.yaml."""
     read = partial(engine.from_file, root=folder)
-    places = ("fleet.environment", "fleet.owned", "slurm.boot")
-    with mock.patch.multiple(places[0], from_file=read), mock.patch.multiple(places[1], from_file=read):
-        with mock.patch.multiple(places[2], from_file=read):
-            yield
+    with ExitStack() as stack:
+        for place in ("fleet.environment", "fleet.owned", "slurm.boot"):
+            stack.enter_context(mock.patch(f"{place}.from_file", read))
+        yield
 
 
 def measure(report: Callable[[str], None]) -> dict[str, Any]:
@@ -116,7 +115,7 @@ class Wide(Lab):
 def _measured(folder: Path, settings: Settings, slurm: real.Slurmctld, cloud: Lab) -> dict[str, Any]:
     result: dict[str, Any] = {"slices": SLICES, "hosts": SLICES * HOSTS, "load_before": os.getloadavg()[0]}
     result["slurmctld_rss_mib_idle"] = _rss_mib(slurm)
-    result["lists_s"] = {name: _timed(line) for name, line in _LISTS.items()}
+    result["lists_s"] = {name: _timed(line.split()) for name, line in _LISTS.items()}
     hosts = f"tpu-[0-{SLICES - 1}]-w[0-{HOSTS - 1}]"
     result["resume_program_s"] = _timed([names.RESUME, hosts], user="slurm")
     for file in Path(names.REQUESTS).iterdir():
@@ -137,7 +136,7 @@ def _measured(folder: Path, settings: Settings, slurm: real.Slurmctld, cloud: La
             running.wait()
             print(Path(folder, "daemon.log").read_text()[-3000:], file=sys.stderr)
     result["slurmctld_rss_mib"] = _rss_mib(slurm)
-    result["lists_with_jobs_s"] = {name: _timed(line) for name, line in _LISTS.items()}
+    result["lists_with_jobs_s"] = {name: _timed(line.split()) for name, line in _LISTS.items()}
     return {**result, "load_after": os.getloadavg()[0], "on": described(())}
 
 
@@ -161,10 +160,8 @@ def _resumed(slurm: real.Slurmctld, cloud: Lab, jobs: int = JOBS) -> dict[str, f
     before, begun_s = len(_records(cloud)), time.monotonic()
     for _ in range(jobs):
         slurm.submit()
-    result, submitted_s = (
-        {"jobs": jobs, "submission_s": round(time.monotonic() - begun_s, 2)},
-        time.monotonic(),
-    )
+    submitted_s = time.monotonic()
+    result: dict[str, float] = {"jobs": jobs, "submission_s": round(submitted_s - begun_s, 2)}
     counts: dict[str, Callable[[], int]] = {
         "allocated_s": lambda: len(call(["squeue", "--noheader", "--states=CF,R"]).splitlines()),
         "recorded_s": lambda: len(_records(cloud)),
@@ -221,13 +218,8 @@ def keep(folder: Path) -> None:
             file.write(json.dumps(row) + "\n")
         return acted
 
-    with (
-        settled(folder),
-        mock.patch.object(daemon.Keeper, "look", noted),
-        mock.patch.object(Client, "send", counted),
-    ):
-        import logging
-
+    patches = mock.patch.object(daemon.Keeper, "look", noted), mock.patch.object(Client, "send", counted)
+    with settled(folder), patches[0], patches[1]:
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
         daemon.run(names.CONTROLLER, _Metadata(), System())  # type: ignore[arg-type]
 

@@ -63,10 +63,14 @@ class Slurmctld:
                 with Path(f"/etc/{file}").open("a") as opened:
                     opened.write(f"{line}\n")
         for path, mode, owner in (
-            ("/etc/munge", 0o700, "munge"), ("/var/lib/munge", 0o711, "munge"),
-            ("/var/log/munge", 0o700, "munge"), ("/run/munge", 0o755, "munge"), (names.LOGS, 0o755, "slurm"), (names.STATE_SAVE, 0o700, "slurm"),
+            ("/etc/munge", 0o700, "munge"),
+            ("/var/lib/munge", 0o711, "munge"),
+            ("/var/log/munge", 0o700, "munge"),
+            ("/run/munge", 0o755, "munge"),
+            (names.LOGS, 0o755, "slurm"),
+            (names.STATE_SAVE, 0o700, "slurm"),
             (names.REQUESTS, 0o700, "slurm"),
-        ):  # fmt: skip
+        ):
             system.folder(path, mode=mode, owner=owner)
         system.write("/etc/munge/munge.key", os.urandom(128), mode=0o400, owner="munge")
         for path, verb in boot._VERBS.items():
@@ -139,11 +143,23 @@ class Slurmctld:
         """Return a daemon's process id."""
         return self._processes[unit].pid
 
-    def submit(self, *options: str, script: str = "sleep 600") -> str:
+    def submit(self, *options: str, script: str = "#!/bin/sh\nsleep 600\n") -> str:
         """Submit a job of the person's; return its id."""
+        done = self._sbatch(options, script)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    def refused(self, *options: str, script: str = "#!/bin/sh\nsleep 600\n") -> str:
+        """Return what sbatch says to a job that can't be."""
+        done = self._sbatch(options, script)
+        assert done.returncode != 0, f"{options}: taken as {done.stdout}"
+        return done.stderr
+
+    @staticmethod
+    def _sbatch(options: Sequence[str], script: str) -> subprocess.CompletedProcess[str]:
         line = ["setpriv", "--reuid=ada", "--regid=ada", "--clear-groups", "sbatch", "--parsable",
                 "--chdir=/tmp", "--output=/dev/null", *options]  # fmt: skip
-        return call(line, text=f"#!/bin/sh\n{script}\n").strip()
+        return subprocess.run(line, input=script, capture_output=True, text=True, check=False)
 
     def close(self) -> None:
         """End the daemons."""

@@ -13,7 +13,7 @@ import requests
 
 from fleet.adhoc import AdHoc, Phase
 from fleet.google import Google
-from infra.core.guard import FIXED, RUNS, LivingError, refuse, refuse_change
+from infra.core.guard import FIXED, GROWING, RUNS, LivingError, refuse, refuse_change
 from infra.engine.settings import parse
 from infra.errors import CommandError
 from infra.google.client import Client, RequestError
@@ -225,6 +225,22 @@ def test_the_kind_of_training_isnt_changed_under_a_run_that_trains(
     for run in ("r4", "r5"):
         recorded(cloud, run, b'{"outcome": "cancelled"}')
     refuse_change(guard("fleet"), guard("none"))
+
+
+def test_what_can_only_grow_isnt_made_smaller_in_the_plan() -> None:
+    def guard(gib: int) -> dict[str, Any]:
+        labels = {"slurm:filestoreGib": str(gib)}
+        return {"what": GROWING, "environment": "dev", "namespace": "Filestore instance", "labels": labels}
+
+    refuse_change(guard(1024), guard(2048))
+    refuse_change(guard(9999), guard(10240))
+    with pytest.raises(LivingError) as refused:
+        refuse_change(guard(10240), guard(9999))
+    assert str(refused.value) == (
+        "slurm:filestoreGib: 10240 -> 9999: the Filestore instance can't be made smaller\n"
+        "    fix: write slurm:filestoreGib: 10240, or more"
+    )
+    refuse(GROWING, PROJECT, "dev", {})
 
 
 def test_what_a_resource_keeps_for_life_is_refused_in_the_plan() -> None:
