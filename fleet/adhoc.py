@@ -33,6 +33,7 @@ _KEPT_S = 86_400.0  # of a record that has ended
 _BESIDE = (STOP_WHEN_DONE, *_OF_RECORD)
 CHANGEABLE = frozenset({"bundle", "run", STOP_WHEN_DONE})
 """Keys that hosts apply without being recreated."""
+_MOST_READ = 4  # records that are read one by one; a listing is dearer than a reading
 
 
 class Phase(StrEnum):
@@ -199,6 +200,25 @@ class AdHoc:
         path = f"{self._folder}{name}.json"
         self._request([path])
         return self._parsed(path, name, self._known.get(path))
+
+    def now(self, names: Sequence[str]) -> tuple[dict[str, dict[str, Any] | None], dict[str, str]]:
+        """Return the present records of some fleets, ended or not, and why others aren't known, by name."""
+        paths = {name: f"{self._folder}{name}.json" for name in names}
+        records: dict[str, dict[str, Any] | None] = {}
+        unknown: dict[str, str] = {}
+        try:
+            if len(names) > _MOST_READ:
+                self._read_listed()
+            for name, path in paths.items():
+                if len(names) <= _MOST_READ:
+                    self._request([path])
+                try:
+                    records[name] = self._parsed(path, name, self._known.get(path))
+                except RecordError as error:
+                    unknown[name] = str(error)
+        except FleetError as error:
+            unknown |= {name: str(error) for name in names if name not in records}
+        return records, unknown
 
     def keep(self, name: str, item: Item, phase: Phase = Phase.WANTED, why: str = "") -> dict[str, Any]:
         """Add a fleet, or replace the record that `read` returned; return the record.

@@ -87,21 +87,14 @@ class Environment:
         """
         result = dict(self.unread)
         named = {member.slice for member in self.members}
-        recorded = [name for name in named if PHASE in self.adhoc.get(name, {})]
-        if not recorded:
-            return result
-        present, unknown = self._present(), ""
-        try:
-            fleets = present.read()
-        except FleetError as error:
-            fleets, unknown = {}, str(error)
-        for name in sorted(recorded):
-            record = fleets.get(name)
-            if problem := unknown or present.unread.get(name):
-                result[name] = f"whether it is wanted isn't known: {problem}"
+        recorded = sorted(name for name in named if PHASE in self.adhoc.get(name, {}))
+        records, unknown = self._present().now(recorded)
+        for name in recorded:
+            record = records.get(name)
+            if name in unknown:
+                result[name] = f"whether it is wanted isn't known: {unknown[name]}"
             elif record is None or record[PHASE] is not Phase.WANTED:
-                phase = record[PHASE] if record else Phase.ENDED if name in present.over else "gone"
-                result[name] = f"its record is {phase}: nothing is created"
+                result[name] = f"its record is {record[PHASE] if record else 'gone'}: nothing is created"
             elif record != self.adhoc[name]:
                 result[name] = "its record has changed: nothing is created by the earlier one"
         return result

@@ -28,13 +28,14 @@ SLICES = {"slurm:nodesets": [{**lab.NODESET, "acceleratorType": "v6e-8", "nodeCo
 def main(folder: Path) -> dict[str, Any]:
     """Return what was seen."""
     slurm = real.Slurmctld(folder, lab.settings(SLICES))
+    call(["mount", "-t", "cgroup2", "none", "/sys/fs/cgroup"])  # as the hosts' image has it
     slurm.start("munge.service")
     slurm.start()
     try:
         refused = {
             what: slurm.refused(*options, script=script) for what, (options, script) in _BAD_JOBS.items()
         }
-        return {"refused": refused, **_recovered(slurm), **_older_state(slurm)}
+        return {"refused": refused, **_recovered(slurm), **_older_state(slurm), **_unknown_user(slurm)}
     finally:
         slurm.close()
 
@@ -66,7 +67,7 @@ def _recovered(slurm: real.Slurmctld) -> dict[str, Any]:
     before = Recovered()
     before.requeue(Scontrol().read())
     untouched = _state(job, "CONFIGURING", "PENDING")
-    slurm.kill()
+    slurm.stop()
     slurm.start()
     kept = _state(job, "CONFIGURING")
     recovered = Recovered()
@@ -78,17 +79,18 @@ def _recovered(slurm: real.Slurmctld) -> dict[str, Any]:
 
 def _older_state(slurm: real.Slurmctld) -> dict[str, Any]:
     """Lose the newest states of nodes under a running job, as a loss of power does; then let `decide` act."""
-    saved, kept = Path(names.STATE_SAVE), Path("/mnt/kept")
-    shutil.copytree(saved, kept)
+    saved, kept = Path(names.STATE_SAVE, "node_state"), Path("/mnt/node_state")
+    slurm.stop()  # which saves it
+    shutil.copy(saved, kept)
+    slurm.start()
     job = slurm.submit("--nodelist=tpu-2-w0")
     real.until("tpu-2-w0", ["sinfo", "--noheader", "--states=powering_up", "--Node", "--format=%N"])
     host = _host("tpu-2-w0")
     try:
         _state(job, "RUNNING")
         maps = Path(f"/proc/{host.pid}/maps").read_text()
-        slurm.kill()
-        for name in ("node_state", "node_state.old"):
-            shutil.copy(kept / name, saved / name)
+        slurm.stop()
+        shutil.copy(kept, saved)
         host.kill()
         slurm.start()
         known = Scontrol().read()
@@ -110,16 +112,37 @@ def _older_state(slurm: real.Slurmctld) -> dict[str, Any]:
         host.wait(HANG_S)
 
 
+def _unknown_user(slurm: real.Slurmctld) -> dict[str, Any]:
+    """Start a host that doesn't know the person whose job comes."""
+    job = slurm.submit("--nodelist=tpu-3-w0")
+    real.until("tpu-3-w0", ["sinfo", "--noheader", "--states=powering_up", "--Node", "--format=%N"])
+    others = Path("/mnt/passwd")
+    others.write_text("".join(line for line in Path("/etc/passwd").open() if not line.startswith("ada:")))
+    host = _host(
+        "tpu-3-w0", "unshare", "--mount", "sh", "-c", f'mount --bind {others} /etc/passwd; exec "$@"', "sh"
+    )
+    try:
+        end_s = time.monotonic() + 90.0
+        while "Launch" not in (seen := call(["scontrol", "show", "job", job])) and time.monotonic() < end_s:
+            time.sleep(0.5)
+        log = [line for line in Path("/var/log/slurmd.out").read_text().splitlines() if "error" in line]
+        node = call(["scontrol", "show", "node", "tpu-3-w0"])
+        return {"unknown user": {"job": seen, "slurmd": log[-5:], "node": node}}
+    finally:
+        host.kill()
+        host.wait(HANG_S)
+
+
 def _decided(slurm: real.Slurmctld, known: Cluster) -> list[Any]:
     slices: list[Slice] = declared(slurm.settings, real.REACHED)
     return decide(slices, World(known.nodes, {}, set(), running=known.running))
 
 
-def _host(name: str) -> subprocess.Popen[bytes]:
+def _host(name: str, *before: str) -> subprocess.Popen[bytes]:
     """Start slurmd as a host, which takes its files from the controller."""
     Path("/var/spool/slurmd").mkdir(exist_ok=True)
     # -b: Slurm refuses a host that has booted before it was asked for, and this machine runs for longer.
-    line = ["slurmd", "-D", "-b", "-N", name, "--conf-server", real.ADDRESS]
+    line = [*before, "slurmd", "-D", "-b", "-N", name, "--conf-server", real.ADDRESS]
     with Path("/var/log/slurmd.out").open("ab") as output:
         return subprocess.Popen(line, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
 

@@ -35,6 +35,7 @@ NAMESPACES = (
 ADDRESS = "10.9.0.2"
 REACHED = Reached(ADDRESS, f"{ADDRESS}:/home")
 LOG = Path(names.LOGS) / "slurmctld.log"
+_LOGIN = "/etc/slurm-login"
 _COVERED = ("/usr", "/etc", "/var", "/opt", "/run")
 _USERS = {"munge": 64001, "slurm": 64030, "ada": 64100}
 """As on machines (infra/layers/slurm/startup/machine.sh), and a person."""
@@ -76,6 +77,8 @@ class Slurmctld:
         for path, verb in boot._VERBS.items():
             system.write(path, boot._POWER.format(verb=verb), mode=0o755)
         configure.write(system, configure.files(settings, REACHED, names.CONTROLLER))
+        for name, text in configure.files(settings, REACHED, names.LOGIN).items():
+            system.write(f"{_LOGIN}/{name}", text)
 
     @staticmethod
     def _lay(folder: Path) -> None:
@@ -113,8 +116,8 @@ class Slurmctld:
         if line[0] != "systemctl":
             return call(line, timeout_s, text)
         verb, unit = line[1], line[-1]
-        if verb == "restart":
-            self.kill(unit)
+        if verb == "restart" and unit in self._processes:
+            self.stop(unit)
         if verb in ("start", "restart"):
             self.start(unit)
         return ""
@@ -139,6 +142,12 @@ class Slurmctld:
             process.kill()
             process.wait(HANG_S)
 
+    def stop(self, unit: str = "slurmctld.service") -> None:
+        """End a daemon, which saves its state."""
+        process = self._processes.pop(unit)
+        process.terminate()
+        process.wait(HANG_S)
+
     def pid(self, unit: str = "slurmctld.service") -> int:
         """Return a daemon's process id."""
         return self._processes[unit].pid
@@ -159,7 +168,8 @@ class Slurmctld:
     def _sbatch(options: Sequence[str], script: str) -> subprocess.CompletedProcess[str]:
         line = ["setpriv", "--reuid=ada", "--regid=ada", "--clear-groups", "sbatch", "--parsable",
                 "--chdir=/tmp", "--output=/dev/null", *options]  # fmt: skip
-        return subprocess.run(line, input=script, capture_output=True, text=True, check=False)
+        login = {**os.environ, "SLURM_CONF": f"{_LOGIN}/slurm.conf"}
+        return subprocess.run(line, env=login, input=script, capture_output=True, text=True, check=False)
 
     def close(self) -> None:
         """End the daemons."""

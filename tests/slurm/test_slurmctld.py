@@ -49,5 +49,5 @@ def test_a_job_on_hosts_that_an_older_state_takes_for_powered_down_is_freed(seen
     assert seen["job after"] == "PENDING"
 
 
-def test_slurmd_uses_no_cgroups_of_whatever_version(seen: dict[str, Any]) -> None:
-    assert seen["cgroup plugins"] == []
+def test_slurmd_runs_jobs_on_a_host_with_cgroup_v2(seen: dict[str, Any]) -> None:
+    assert (seen["cgroup mount"], seen["cgroup plugins"]) == ("cgroup2fs", ["cgroup_v1.so"])

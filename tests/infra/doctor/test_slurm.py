@@ -61,9 +61,10 @@ def test_the_zones_of_nodesets_are_asked_for_their_sizes_and_images() -> None:
     google = SimpleNamespace(
         project="my-project", tpu=lambda path: path, items=lambda url, collection, query: offered[collection]
     )
-    known = settings({**TPU, "fallbackZones": ["us-east5-a"]}, SMALL)
+    zones = ["us-east5-a", "us-east5-b"]
+    known = settings({**TPU, "fallbackZones": ["us-east5-a"]}, SMALL, tpu__zones=zones)
     by_name = dict(checks(Target(known, (), cast("Client", google))))
-    findings = {zone: [*by_name[f"zone {zone}"](zone)] for zone in ("us-east5-a", "us-east5-b")}
+    findings = {zone: [*by_name[f"zone {zone}"](zone)] for zone in zones}
     assert [finding.state for finding in findings["us-east5-a"]] == ["ok"]
     (lacking,) = findings["us-east5-b"]
     assert lacking.detail == "offers no accelerator type v6e-8 to this project"

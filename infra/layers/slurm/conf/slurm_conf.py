@@ -7,11 +7,12 @@ from infra.layers.slurm.conf import accounting, nodes
 from infra.layers.slurm.settings import SlurmSettings
 from infra.settings.schema import Settings
 
-CGROUP = "ConstrainCores=no\nConstrainDevices=no\nConstrainRAMSpace=no\n"
-"""A job has its hosts for itself: cgroups confine nothing.
+CGROUP = "CgroupPlugin=cgroup/v1\nConstrainCores=no\nConstrainDevices=no\nConstrainRAMSpace=no\n"
+"""A job has its hosts for itself: cgroups confine nothing, and no plugin of slurm.conf uses them.
 
-No plugin of slurm.conf uses them either (proctrack/linuxproc, task/none, jobacct_gather/none), so that hosts
-with cgroup v1 and v2 are alike: https://slurm.schedmd.com/archive/slurm-22.05.8/cgroup_v2.html
+slurmd loads one of cgroups all the same. That of v2 asks systemd for a scope at once, and slurmd ends where it
+gets none; that of v1 does nothing until it is used, on hosts with v2, too (tests/slurm/inside.py).
+https://slurm.schedmd.com/archive/slurm-22.05.8/cgroup_v2.html
 """
 _YEAR_S = 365 * 86400
 _HEAD = "# Made of {file}, and made anew: change the settings there, then run tpu up {environment} slurm."
