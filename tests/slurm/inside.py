@@ -113,21 +113,19 @@ def _older_state(slurm: real.Slurmctld) -> dict[str, Any]:
 
 
 def _unknown_user(slurm: real.Slurmctld) -> dict[str, Any]:
-    """Start a host that doesn't know the person whose job comes."""
-    job = slurm.submit("--nodelist=tpu-3-w0")
+    """Run a person's job on a host that doesn't know the person; return what it says of itself."""
+    said = Path("/mnt/said/id")
+    said.parent.mkdir(mode=0o777)
+    said.parent.chmod(0o777)
+    slurm.submit("--nodelist=tpu-3-w0", script=f"#!/bin/sh\nid >{said}.new; mv {said}.new {said}\n")
     real.until("tpu-3-w0", ["sinfo", "--noheader", "--states=powering_up", "--Node", "--format=%N"])
     others = Path("/mnt/passwd")
-    others.write_text("".join(line for line in Path("/etc/passwd").open() if not line.startswith("ada:")))
-    host = _host(
-        "tpu-3-w0", "unshare", "--mount", "sh", "-c", f'mount --bind {others} /etc/passwd; exec "$@"', "sh"
-    )
+    known = Path("/etc/passwd").read_text().splitlines(keepends=True)
+    others.write_text("".join(line for line in known if not line.startswith("ada:")))
+    without = ("unshare", "--mount", "sh", "-c", f'mount --bind {others} /etc/passwd; exec "$@"', "sh")
+    host = _host("tpu-3-w0", *without)
     try:
-        end_s = time.monotonic() + 90.0
-        while "Launch" not in (seen := call(["scontrol", "show", "job", job])) and time.monotonic() < end_s:
-            time.sleep(0.5)
-        log = [line for line in Path("/var/log/slurmd.out").read_text().splitlines() if "error" in line]
-        node = call(["scontrol", "show", "node", "tpu-3-w0"])
-        return {"unknown user": {"job": seen, "slurmd": log[-5:], "node": node}}
+        return {"unknown user": real.until("uid", ["cat", str(said)])}
     finally:
         host.kill()
         host.wait(HANG_S)

@@ -51,3 +51,8 @@ def test_a_job_on_hosts_that_an_older_state_takes_for_powered_down_is_freed(seen
 
 def test_slurmd_runs_jobs_on_a_host_with_cgroup_v2(seen: dict[str, Any]) -> None:
     assert (seen["cgroup mount"], seen["cgroup plugins"]) == ("cgroup2fs", ["cgroup_v1.so"])
+
+
+def test_a_person_whom_a_host_does_not_know_has_jobs_there_all_the_same(seen: dict[str, Any]) -> None:
+    """By the number that slurmctld sends; OS Login gives all machines the same."""
+    assert seen["unknown user"].startswith("uid=64100 ")
