@@ -59,10 +59,11 @@ def _login(scene: Scene, line: str) -> str:
 
 
 def _lost(scene: Scene, job: str) -> tuple[float, float]:
-    """Wait on the login node; return when slurmctld knew that the host is lost, and had queued the job again."""
+    """Return when slurmctld knew that the host is lost, and when it had queued the job again."""
+    state = f"sinfo --noheader --nodes={_HOST} --format=%T"
     line = f"""
         until squeue --noheader --jobs={job} --format=%T | grep -q PENDING; do
-          [ -n "$seen" ] || ! sinfo --noheader --nodes={_HOST} --format=%T | grep -q down || seen=$(date +%s.%N)
+          [ -n "$seen" ] || ! {state} | grep -q down || seen=$(date +%s.%N)
         done
         now=$(date +%s.%N); echo "${{seen:-$now}} $now"
     """

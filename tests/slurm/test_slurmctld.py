@@ -9,7 +9,7 @@ import pytest
 
 from tests.slurm import real
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 
 @pytest.fixture(name="seen", scope="module")

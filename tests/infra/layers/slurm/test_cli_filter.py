@@ -14,7 +14,8 @@ from infra.settings.schema import Settings
 from tests.infra.layers.slurm.cluster import settings
 
 _RUN = """
-slurm = { SUCCESS = 0, ERROR = -1, log_user = function(text) said = text end, log_error = function(text) said = text end }
+slurm = { SUCCESS = 0, ERROR = -1, log_user = function(text) said = text end }
+slurm.log_error = slurm.log_user
 dofile(arg[1])
 local options = loadstring("return " .. arg[2])()
 assert(slurm_cli_setup_defaults(options, true) == slurm.SUCCESS)

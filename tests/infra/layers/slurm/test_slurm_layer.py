@@ -310,9 +310,10 @@ def test_a_machine_of_n2_standard_costs_by_its_cpus_and_another_is_of_no_known_p
     four, sixteen = (
         rows(controllerMachineType=f"n2-standard-{cpus}")["slurm-dev-controller"] for cpus in (4, 16)
     )
-    disk = rows(controllerMachineType="n2-standard-2")["slurm-dev-controller"]
-    assert four.hourly and sixteen.hourly and disk.hourly
-    assert sixteen.hourly - four.hourly == pytest.approx(6 * (four.hourly - disk.hourly))
+    two = rows(controllerMachineType="n2-standard-2")["slurm-dev-controller"]
+    assert four.hourly and sixteen.hourly
+    assert two.hourly
+    assert sixteen.hourly - four.hourly == pytest.approx(6 * (four.hourly - two.hourly))
     other = rows(controllerMachineType="c3-standard-8")["slurm-dev-controller"]
     assert other.hourly is None, "the plan says that it is unknown, and not 0"
     assert "No price of machine.c3-standard-8 in us-east5 is known." in other.source
