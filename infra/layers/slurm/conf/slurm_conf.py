@@ -10,8 +10,8 @@ from infra.settings.schema import Settings
 CGROUP = "CgroupPlugin=cgroup/v1\nConstrainCores=no\nConstrainDevices=no\nConstrainRAMSpace=no\n"
 """A job has its hosts for itself: cgroups confine nothing, and no plugin of slurm.conf uses them.
 
-slurmd loads one of cgroups all the same. That of v2 asks systemd for a scope; that of v1 does nothing until it
-is used, on hosts with v2, too (tests/slurm/inside.py).
+slurmd loads one of cgroups all the same. That of v2 asks systemd for a scope; that of v1 does nothing until
+it is used, on hosts with v2, too (tests/slurm/inside.py).
 https://slurm.schedmd.com/archive/slurm-22.05.8/cgroup_v2.html
 """
 _YEAR_S = 365 * 86400

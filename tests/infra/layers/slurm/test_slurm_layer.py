@@ -311,7 +311,8 @@ def test_a_machine_of_n2_standard_costs_by_its_cpus_and_another_is_of_no_known_p
         rows(controllerMachineType=f"n2-standard-{cpus}")["slurm-dev-controller"] for cpus in (4, 16)
     )
     two = rows(controllerMachineType="n2-standard-2")["slurm-dev-controller"]
-    assert four.hourly and sixteen.hourly
+    assert four.hourly
+    assert sixteen.hourly
     assert two.hourly
     assert sixteen.hourly - four.hourly == pytest.approx(6 * (four.hourly - two.hourly))
     other = rows(controllerMachineType="c3-standard-8")["slurm-dev-controller"]
