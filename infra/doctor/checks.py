@@ -58,7 +58,7 @@ class Target:
 
     @property
     def offers(self) -> set[Offer]:
-        """What the zones have to offer for these slices, and for those that other layers keep."""
+        """Offers that the zones must have for these slices, and for those that other layers keep."""
         offers = {
             Offer(zone, node.kind.name, node.runtime_version) for node in self.needed for zone in node.places
         }

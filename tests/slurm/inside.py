@@ -114,10 +114,10 @@ def _older_state(slurm: real.Slurmctld) -> dict[str, Any]:
 
 def _unknown_user(slurm: real.Slurmctld) -> dict[str, Any]:
     """Run a person's job on a host that doesn't know the person; return what it says of itself."""
-    said = Path("/mnt/said/id")
-    said.parent.mkdir(mode=0o777)
-    said.parent.chmod(0o777)
-    slurm.submit("--nodelist=tpu-3-w0", script=f"#!/bin/sh\nid >{said}.new; mv {said}.new {said}\n")
+    output = Path("/mnt/output/id")
+    output.parent.mkdir(mode=0o777)
+    output.parent.chmod(0o777)
+    slurm.submit("--nodelist=tpu-3-w0", script=f"#!/bin/sh\nid >{output}.new; mv {output}.new {output}\n")
     real.until("tpu-3-w0", ["sinfo", "--noheader", "--states=powering_up", "--Node", "--format=%N"])
     others = Path("/mnt/passwd")
     known = Path("/etc/passwd").read_text().splitlines(keepends=True)
@@ -125,7 +125,7 @@ def _unknown_user(slurm: real.Slurmctld) -> dict[str, Any]:
     without = ("unshare", "--mount", "sh", "-c", f'mount --bind {others} /etc/passwd; exec "$@"', "sh")
     host = _host("tpu-3-w0", *without)
     try:
-        return {"unknown user": real.until("uid", ["cat", str(said)])}
+        return {"unknown user": real.until("uid", ["cat", str(output)])}
     finally:
         host.kill()
         host.wait(HANG_S)

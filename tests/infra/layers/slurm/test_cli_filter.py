@@ -99,9 +99,9 @@ def test_what_cannot_be_counted_stays_as_it_is_and_job_submit_says_why(
 @pytest.mark.parametrize("gres", ["tpu:1", "gres:tpu:4", "tpu"])
 def test_chips_arent_counted_and_whoever_asks_for_some_is_told(command: Any, gres: str) -> None:
     """slurmctld refuses what it doesn't know before job_submit.lua sees it."""
-    asked = gres.removeprefix("gres:")
+    kind = gres.removeprefix("gres:")
     assert command(PLAIN, {**UNSET, "gres": gres})[2] == (
-        f"--gres={asked}: a job has whole slices, with the chips of all of their hosts: leave --gres out"
+        f"--gres={kind}: a job has whole slices, with the chips of all of their hosts: leave --gres out"
     )
     assert command(PLAIN, {**UNSET, "gres": "other:1"})[0] == "4"
 
