@@ -10,6 +10,7 @@ from infra.settings.schema import Settings
 CGROUP = "ConstrainCores=no\nConstrainDevices=no\nConstrainRAMSpace=no\n"
 """A job has its hosts for itself: cgroups confine nothing."""
 _YEAR_S = 365 * 86400
+_HELD_S, _LOOK_S = 30, 10
 _HEAD = "# Made of {file}, and made anew: change the settings there, then run tpu up {environment} slurm."
 
 
@@ -25,6 +26,8 @@ def text(settings: Settings, address: str) -> str:
         "SlurmdPort": names.SLURMD,
         "SrunPortRange": f"{low}-{high}",
         "AuthType": "auth/munge",
+        # For so long a job that is queued again is held (120 s by default): its earlier credentials end first.
+        "AuthInfo": f"cred_expire={_HELD_S}",
         "CredType": "cred/munge",
         "SlurmUser": "slurm",
         # Hosts get these files from the controller, and their addresses from their own registration.
@@ -48,8 +51,9 @@ def text(settings: Settings, address: str) -> str:
         "TopologyParam": "SwitchAsNodeRank",
         "TreeWidth": 65533,
         "SchedulerType": "sched/backfill",
-        # A job waits until its slices are whole, instead of taking hosts of more of them.
-        "SchedulerParameters": f"max_switch_wait={_YEAR_S}",
+        # A job waits until its slices are whole, instead of taking hosts of more of them. One that is held
+        # starts at the next look of the scheduler (60 s by default).
+        "SchedulerParameters": f"max_switch_wait={_YEAR_S},sched_interval={_LOOK_S}",
         "JobSubmitPlugins": "lua",
         "JobRequeue": 1,
         "ReturnToService": 1,
