@@ -41,6 +41,8 @@ def kill(
 ) -> None:
     """Interrupt a node at a random time: at a step of `run` drawn from `between`, plus up to `jitter_s`.
 
+    `node` is its name, or a label KEY=VALUE of it.
+
     `notice` and `power-loss` preempt it, with 30 s of notice and without; `crash` sends SIGKILL to the job
     on one worker, drawn too, and `reboot` starts its host anew without a word; `maintenance` is Google's. A
     preempted node must be recovered by a later step; the others recover by themselves.
@@ -89,6 +91,7 @@ def _interrupt(
     scene.wait_until(
         f"{run} trains at step {target}", lambda: training(scene, run, target, since), timeout_s, poll_s=0.2
     )
+    node = str((scene.node(node) or {"name": node})["name"])
     time.sleep(pause_s)
     # Once more: a run that ended in the meantime can't show that it survives.
     at = training(scene, run, target, 0) or at_step(scene, run, 0, 0) or 0

@@ -73,7 +73,7 @@ class Terminal:
             ready, _, _ = select.select([self._child.stdout], [], [], max(0.0, end_s - time.monotonic()))
             content = os.read(self._child.stdout.fileno(), 1 << 16) if ready else b""
             if not content:
-                why = "the login ended" if ready else f"not within {timeout_s:.0f} s"
+                why = "the login ended" if ready else f"not within {timeout_s:g} s"
                 raise ScenarioFailed(f"{what}: {why}{self._end()}")
             self._log.write(content)
             self._log.flush()

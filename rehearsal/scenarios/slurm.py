@@ -33,18 +33,19 @@ def on_login(line: str, prints: str = "", timeout_s: int = 300) -> Step:
     return step.command(f"{SSH} {LOGIN} '{line}'", prints=prints, timeout_s=timeout_s)
 
 
-def ended(run: str, how: str) -> Step:
-    """Return the step that waits for a job's end and shows its state and its restarts."""
+def again(run: str) -> Step:
+    """Return the step that waits for the end of a job that was queued again, which has cost it nothing."""
     jobs = f"squeue --noheader --states=all --name={run} --format"
     return on_login(
-        f'until {jobs}=%T | grep -E "COMPLETED|FAILED|CANCELLED"; do sleep 1; done; scontrol show job $({jobs}=%i)',
-        prints=f"(?s)JobName={run}.*{how}",
+        f"until {jobs}=%T | grep -x COMPLETED; do sleep 1; done; scontrol show job $({jobs}=%i)",
+        prints=f"(?s)JobName={run}.*Restarts=1 .*ExitCode=0:0",
     )
 
 
-# Whoever loses a host may begin again as often as it takes; whoever has a bug may not.
-AGAIN, AT_ONCE = "JobState=COMPLETED.*Restarts=1 .*ExitCode=0:0", "JobState=FAILED.*Restarts=0 .*ExitCode=2:0"
-
+BUG = (
+    "sbatch --wait -p reboots --job-name=bug examples/slurm/tiny.sbatch --set model.layers=none;"
+    " scontrol show job $(squeue --noheader --states=all --name=bug --format=%i)"
+)
 SCENARIO = Scenario(
     clock=60,
     settings={
@@ -64,17 +65,16 @@ SCENARIO = Scenario(
         step.command(f"tar --create examples/slurm | {SSH} {LOGIN} tar --extract"),
         on_login(
             "for run in reboots notice; do RUN=$run sbatch -p $run --job-name=$run examples/slurm/tiny.sbatch"
-            " --set train.steps=400 --set checkpoint.every_steps=20; done;"
-            " sbatch -p reboots --job-name=bug examples/slurm/tiny.sbatch --set model.layers=none",
-            prints="(?s)batch job.*batch job.*batch job",
+            " --set train.steps=400 --set checkpoint.every_steps=20; done",
+            prints="(?s)batch job.*batch job",
         ),
+        # A bug waits for the host of the first of them, and fails at once.
+        step.start("bug", f"{SSH} {LOGIN} '{BUG}'"),
         submit("undisturbed"),
         submit("preempted"),
         # A host that reboots under a job, and one that is told to save.
-        step.kill(f"reboots-{OTHER}-0", "reboot", run="reboots", between=(20, 60), jitter_s=0),
-        step.kill(f"notice-{OTHER}-0", "notice", run="notice", between=(20, 60), jitter_s=0),
-        # A bug has the host that the first of them left, and fails at once.
-        ended("bug", AT_ONCE),
+        step.kill("fleet=reboots-0", "reboot", run="reboots", between=(20, 60), jitter_s=0).by("ml-engineer"),
+        step.kill("fleet=notice-0", "notice", run="notice", between=(20, 60), jitter_s=0).by("ml-engineer"),
         step.stop("together", prints="(?s)7: tpu-.*", wait=True, timeout_s=400),
         # A slice is taken from under a job, whose next start is in another zone: there are no chips in its own.
         step.reach("preempted", 12),
@@ -84,17 +84,18 @@ SCENARIO = Scenario(
             match={"method": "tpu.projects.locations.nodes.create", "path": ZONE},
             times=None,
         ),
-        step.kill(f"tpu-{ZONE}-1", "power-loss", run="preempted", between=(12, 24)),
+        step.kill("fleet=tpu-1", "power-loss", run="preempted", between=(12, 24)),
         # The controller loses its power meanwhile: its queue is on a disk of its own.
         step.pull(CONTROLLER),
         on_login("until scontrol ping | grep UP; do sleep 1; done"),
         step.done("undisturbed"),
         step.done("reboots"),
         step.resumed("reboots", 20),
-        ended("reboots", AGAIN),
+        again("reboots"),
+        step.stop("bug", prints="(?s)JobState=FAILED.*Restarts=0 .*ExitCode=2:0", wait=True),
         step.done("notice"),
         step.resumed("notice", 20),
-        ended("notice", AGAIN),
+        again("notice"),
         step.done("preempted"),
         step.command("tpu fleet list dev", prints=OTHER),
         step.same("undisturbed", "preempted"),

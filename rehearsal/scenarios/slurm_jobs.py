@@ -41,7 +41,7 @@ SCENARIO = Scenario(
         ],
     },
     steps=(
-        step.guide(GUIDE, ("2. Plan and up",)),
+        step.guide(GUIDE, ("2. Up",)),
         step.ready(CONTROLLER),
         step.ready(LOGIN),
         read("3. Log in", r"tpu32 +up +infinite +16 +idle~ tpu32-0-w\[0-7\]"),
