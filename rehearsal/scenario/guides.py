@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import shlex
+from functools import partial
 from pathlib import Path
 
 from rehearsal.errors import ScenarioFailed
@@ -43,9 +44,10 @@ def guide(
         if section not in known:
             raise ScenarioFailed(f"{page} has no section {section!r} with commands: {', '.join(known)}")
         for login, blocks in itertools.groupby(known[section], lambda block: bool(_LOGIN.match(block))):
-            lines = "".join(blocks)
-            printed += scene.shell.typed(lines, timeout_s) if login else _answered(scene, lines, timeout_s)
-            count += len(lines.splitlines())
+            for lines in blocks if login else ["".join(blocks)]:
+                run = scene.shell.typed if login else partial(_answered, scene)
+                printed += run(lines, timeout_s)
+                count += len(lines.splitlines())
     if not re.search(prints, printed):
         raise ScenarioFailed(f"{page}, {', '.join(sections)}: nothing printed matches {prints!r}")
     follow_nodes(scene)

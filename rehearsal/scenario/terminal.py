@@ -25,7 +25,7 @@ class Terminal:
     def __init__(self, login: str, folder: Path, environment: Mapping[str, str], log: Path) -> None:
         """Log in, and wait for the prompt. ScenarioFailed if there is none within a minute."""
         # `script` brings the terminal; without line editing, whose sequences would stand in the log.
-        command = ["script", "--quiet", "--return", "--command", login, "/dev/null"]
+        command = ["script", "--quiet", "--return", "--command", f"stty columns 400; {login}", "/dev/null"]
         self._child = subprocess.Popen(
             command, cwd=folder, env={**environment, "TERM": "dumb"}, stdin=subprocess.PIPE,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
