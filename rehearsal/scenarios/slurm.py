@@ -7,7 +7,7 @@ the undisturbed one; a bug fails at once. Slices go when idle, and what is left 
 """
 
 from rehearsal.scenario import steps as step
-from rehearsal.scenario.parts import CONTROLLER, LOGIN, NO_CAPACITY, SLURM, SLURM_UP, SSH, ZONE
+from rehearsal.scenario.parts import CONTROLLER, LOGIN, NO_CAPACITY, SLURM, SLURM_LEFT, SLURM_UP, SSH, ZONE
 from rehearsal.scenario.scenario import Scenario
 from rehearsal.scenario.step import Step
 
@@ -104,5 +104,10 @@ SCENARIO = Scenario(
             "until tpu fleet list dev | grep 'no nodes'; do sleep 2; done", prints="no nodes", timeout_s=300
         ),
         step.destroy("slurm", refused="protected"),
+        step.command("pulumi -C infra/layers/slurm state unprotect --all --yes -s dev").by(
+            "platform-engineer"
+        ),
+        step.destroy("slurm"),
+        *SLURM_LEFT,
     ),
 )

@@ -5,7 +5,7 @@ code with its requirements, srun and salloc by hand, and the end, which leaves t
 """
 
 from rehearsal.scenario import steps as step
-from rehearsal.scenario.parts import CONTROLLER, LOGIN, SLURM, ZONE
+from rehearsal.scenario.parts import CONTROLLER, LOGIN, SLURM, SLURM_LEFT, ZONE
 from rehearsal.scenario.scenario import Scenario
 from rehearsal.scenario.step import Step
 
@@ -53,12 +53,6 @@ SCENARIO = Scenario(
             "until tpu fleet list dev | grep 'no nodes'; do sleep 2; done", prints="no nodes", timeout_s=300
         ),
         step.guide(GUIDE, ("8. Down",)),
-        step.command(
-            "curl --silent --unix-socket $REHEARSAL_CONTROL http://cloud/status", prints=r'"instances": \[\]'
-        ),
-        step.request(
-            "compute.v1.disks.get",
-            arguments={"project": "$project", "zone": "$zone", "disk": "slurm-dev-state"},
-        ),
+        *SLURM_LEFT,
     ),
 )
