@@ -90,7 +90,13 @@ def contained(folder: Path, srun_help: str = "") -> list[str]:
         f"export PATH={shlex.quote(path)} WORKER_ID=3 WORKER_COUNT=1 DATA_DIR=/mnt/data\n"
     )
     environment = {"PATH": path, "HOME": str(folder), "IMAGE": IMAGE, "SLURM_JOB_ID": "7"}
-    words = [shutil.which("bash") or "bash", str(EXAMPLES / "container.sbatch"), "python", "-c", "print(1, 2)"]
+    words = [
+        shutil.which("bash") or "bash",
+        str(EXAMPLES / "container.sbatch"),
+        "python",
+        "-c",
+        "print(1, 2)",
+    ]
     return subprocess.run(
         words, env=environment, cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.splitlines()

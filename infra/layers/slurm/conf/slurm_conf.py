@@ -26,7 +26,7 @@ def text(settings: Settings, address: str) -> str:
         "SlurmdPort": names.SLURMD,
         "SrunPortRange": f"{low}-{high}",
         "AuthType": "auth/munge",
-        # For so long a job that is queued again is held (120 s by default): its earlier credentials end first.
+        # So long is a job held that is queued again (120 s by default): its earlier credentials end first.
         "AuthInfo": f"cred_expire={_HELD_S}",
         "CredType": "cred/munge",
         "SlurmUser": "slurm",
