@@ -15,6 +15,7 @@ it is used, on hosts with v2, too (tests/slurm/inside.py).
 https://slurm.schedmd.com/archive/slurm-22.05.8/cgroup_v2.html
 """
 _YEAR_S = 365 * 86400
+_HELD_S, _LOOK_S = 30, 5
 _HEAD = "# Made of {file}, and made anew: change the settings there, then run tpu up {environment} slurm."
 
 
@@ -30,6 +31,8 @@ def text(settings: Settings, address: str) -> str:
         "SlurmdPort": names.SLURMD,
         "SrunPortRange": f"{low}-{high}",
         "AuthType": "auth/munge",
+        # So long is a job held that is queued again (120 s by default): its earlier credentials end first.
+        "AuthInfo": f"cred_expire={_HELD_S}",
         "CredType": "cred/munge",
         "SlurmUser": "slurm",
         # Hosts get these files from the controller, and their addresses from their own registration.
@@ -54,8 +57,8 @@ def text(settings: Settings, address: str) -> str:
         "TreeWidth": 65533,
         "SchedulerType": "sched/backfill",
         # A job waits until its slices are whole, instead of taking hosts of more of them. Jobs that 2 s of
-        # scheduling haven't come to are scheduled 5 s later, not half a minute (docs/log.md).
-        "SchedulerParameters": f"max_switch_wait={_YEAR_S},sched_interval=5",
+        # scheduling haven't come to, and held ones, are scheduled 5 s later (docs/log.md; 60 s by default).
+        "SchedulerParameters": f"max_switch_wait={_YEAR_S},sched_interval={_LOOK_S}",
         "JobSubmitPlugins": "lua",
         "JobRequeue": 1,
         "ReturnToService": 1,
