@@ -11,10 +11,8 @@ from typing import Any
 
 from fleet.adhoc import (
     ID,
-    PHASE,
     AdHoc,
     Item,
-    Phase,
     held,
     replaced,
     require_same_slices,
@@ -28,6 +26,7 @@ from fleet.errors import FleetError
 from fleet.google import Google
 from fleet.model import ObservedNode, Owner
 from fleet.named import NamedSlices
+from fleet.recorded import FleetRecords
 from fleet.request import FleetCommand
 from fleet.store import BucketStore
 from fleet.zones import Answer, NodeRequest, Verb, Zones
@@ -80,26 +79,11 @@ class Environment:
         """
         self.adhoc[name] = add(self.settings, self.saved, self.adhoc[name])
 
-    def unwanted(self) -> dict[str, str]:
-        """Return ad hoc fleets that aren't to be created, with the reason: their record, as it is now.
-
-        A fleet that this command has yet to add has no record.
-        """
-        result = dict(self.unread)
-        present = AdHoc(self.google, self.stack.id, self.settings.environment)
-        for name in sorted({member.slice for member in self.members}):
-            if PHASE not in (item := self.adhoc.get(name, {})):
-                continue
-            try:
-                record = present.record(name)
-            except FleetError as error:
-                result[name] = f"whether it is wanted isn't known: {error}"
-                continue
-            if record is None or record[PHASE] is not Phase.WANTED:
-                result[name] = f"its record is {record[PHASE] if record else 'gone'}: nothing is created"
-            elif record != item:
-                result[name] = "its record has changed: nothing is created by the earlier one"
-        return result
+    def _records(self) -> FleetRecords:
+        """Return the records of the members, to be read at each look."""
+        saved = AdHoc(self.google, self.stack.id, self.settings.environment)
+        others = self.records.others if self.records else ()
+        return FleetRecords(saved, self.adhoc, self.members, others)
 
     def refused(self, members: Sequence[Node], *, unheld: bool) -> dict[str, str]:
         """Return why members aren't created now, by key: the budget, or the stack for named slices.
@@ -154,8 +138,9 @@ class Environment:
         assert isinstance(controller.actor, _ByKind)
         unheld = controller.actor.unheld
         controller.follow(
-            self.members, nodes(self.settings), self.spec, self.unwanted, partial(self.refused, unheld=unheld)
-        )
+            self.members, nodes(self.settings), self.spec, self._records(), self.unread,
+            partial(self.refused, unheld=unheld),
+        )  # fmt: skip
         controller.actor.environment = self
 
     def controller(
@@ -185,7 +170,7 @@ class Environment:
             BucketStore(self.google, self.stack.id, brief=brief),
             self.limits, self.owner,
             everyone=nodes(self.settings), zones=zones, spec=self.spec if updates else None,
-            lead=lead, manual=manual, unwanted=self.unwanted,
+            lead=lead, manual=manual, records=self._records(), unread=self.unread,
             refused=partial(self.refused, unheld=unheld),
         )  # fmt: skip
 
