@@ -59,6 +59,7 @@ def delete(request: FleetCommand, *, orphans: bool = False) -> int:
     ]  # fmt: skip
     target = [*(observed for _, observed in living), *strays]
     lines = [f"  delete  {node.name} in {node.zone}" for node in target]
+    lines += _left_alone(observation, forgotten)
     lines += [f"  forget  {name}, which is in no settings file" for name in sorted(forgotten)]
     if not _show(request, lines, lines, "neither the stack nor Google has any of them: nothing to delete"):
         return max(unanswered, _report(request, "deleted", target, None))
@@ -76,6 +77,17 @@ def delete(request: FleetCommand, *, orphans: bool = False) -> int:
     if failed:
         print(f"    fix: tpu fleet delete {request.environment}, once more", file=sys.stderr)
     return max(unanswered, _report(request, "deleted", target, failed))
+
+
+def _left_alone(observation: Observation, fleets: Collection[str]) -> list[str]:
+    """Return a line for each node in the place of a fleet's that isn't its own."""
+    ours = {(observed.zone, observed.name) for _, observed in observation.nodes}
+    return [
+        f"  leave   {item.node} in {item.zone}: {item.why.partition(chr(10))[0]}"
+        for item in observation.decisions
+        if item.member.slice in fleets and (item.zone, item.node) not in ours
+        if observation.view.node(item.node, item.zone)
+    ]
 
 
 def delete_nodes(
