@@ -81,11 +81,11 @@ def delete(request: FleetCommand, *, orphans: bool = False) -> int:
 
 def _left_alone(observation: Observation, fleets: Collection[str]) -> list[str]:
     """Return a line for each node in the place of a fleet's that isn't its own."""
-    ours = {(observed.zone, observed.name) for _, observed in observation.nodes}
+    own = {(observed.zone, observed.name) for _, observed in observation.nodes}
     return [
         f"  leave   {item.node} in {item.zone}: {item.why.partition(chr(10))[0]}"
         for item in observation.decisions
-        if item.member.slice in fleets and (item.zone, item.node) not in ours
+        if item.member.slice in fleets and (item.zone, item.node) not in own
         if observation.view.node(item.node, item.zone)
     ]
 

@@ -336,7 +336,7 @@ class SharedCloud:
         acting().changed()
 
     def _require_ours(self, node: Machine, verb: str) -> None:
-        """What somebody else made, or took by its labels, is left alone."""
+        """Nodes that somebody else made, or took by their labels, are left alone."""
         if node.member is None or node.taken is not None:
             whose = "somebody else made it" if node.member is None else "its labels were taken"
             self.violations.append(f"{node.name} was {verb}, though {whose}")

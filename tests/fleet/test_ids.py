@@ -74,20 +74,20 @@ def test_a_node_that_somebody_else_made_in_its_place_is_named_and_never_touched(
 ) -> None:
     """Also after the end of the fleet, whose labels it has."""
     Run().begin().steps(3)
-    ours = entries(world)["0"]["id"]
+    known_id = entries(world)["0"]["id"]
     make_anew(world, dict(world.labels[NODE]) if copied else {})
     world.states[NODE] = state
     before, world.at_s = len(world.requests), world.at_s + 7200  # no list is that late
     capsys.readouterr()
     message = (
-        f"a node of this name is there with the id 5000, which somebody else made: the record has {ours}"
+        f"a node of this name is there with the id 5000, which somebody else made: the record has {known_id}"
         if copied else "a node of this name is there without our labels"
     )  # fmt: skip
     for command in ("status dev", "create dev --slice mine --yes", "recover dev --yes"):
         fleet(command.split())
         assert message in "".join(capsys.readouterr()), command
     monitored(monkeypatch)
-    assert entries(world)["0"]["id"] == ours
+    assert entries(world)["0"]["id"] == known_id
     assert fleet([*DELETE]) == 0
     assert f"leave   {NODE} in {ZONE}: {message}" in capsys.readouterr().out
     assert known(world) == {}
@@ -188,14 +188,14 @@ def test_nothing_is_requested_by_a_record_that_changes_before_the_request_is_ent
 
 def test_a_command_that_read_a_record_before_an_id_was_entered_keeps_the_id(world: Cloud) -> None:
     Run().begin().steps(3)
-    one, two = (AdHoc(world, OWNER.stack) for _ in range(2))  # type: ignore[arg-type]
-    item, _ = one.read()["mine"], two.read()
+    first, second = (AdHoc(world, OWNER.stack) for _ in range(2))  # type: ignore[arg-type]
+    item, _ = first.read()["mine"], second.read()
     other = RecordedNode(ZONE, NODE, "77")
-    two.enter("mine", {0: other})
-    one.keep("mine", {**item, "run": "python other.py"})
+    second.enter("mine", {0: other})
+    first.keep("mine", {**item, "run": "python other.py"})
     assert entries(world)["0"]["id"] == "77"
     with pytest.raises(ConcurrentChangeError):
-        two.keep("mine", {**item, "run": "python third.py"})
-    one.read()
-    one.keep("mine", {**ITEM, "run": "python fourth.py"})
+        second.keep("mine", {**item, "run": "python third.py"})
+    first.read()
+    first.keep("mine", {**ITEM, "run": "python fourth.py"})
     assert entries(world) == {}, "of another fleet of that name"
