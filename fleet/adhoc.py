@@ -63,12 +63,12 @@ def wanted(item: Item) -> Item:
     return {key: value for key, value in item.items() if key not in _OF_RECORD}
 
 
-def same_wish(record: Item, other: Item) -> bool:
+def same_request(record: Item, other: Item) -> bool:
     """Return whether two readings of a record differ in the ids of its nodes at most."""
-    return _wish(record) == _wish(other)
+    return _request(record) == _request(other)
 
 
-def _wish(record: Item) -> Item:
+def _request(record: Item) -> Item:
     return {key: value for key, value in record.items() if key not in (NODES, _VERSION)}
 
 
@@ -247,7 +247,7 @@ class AdHoc:
         except ConcurrentChangeError:
             # A controller may have entered ids since: they are kept.
             present = self.record(name)
-            if before and present and same_wish(before, present):
+            if before and present and same_request(before, present):
                 return self._replace(name, record)
             self._generations[name] = generation
             raise

@@ -341,8 +341,8 @@ class Controller:
         result = self.state.placements(view, LIST_LAG_S)
         for key, entry in self.owner.recorded.items():
             requested, zone = result.pop(key, None), view.zones.get(entry.zone)
-            there = zone is None or zone.nodes is None or entry.name in zone.nodes
-            if entry.name and (requested or there):
+            listed = zone is None or zone.nodes is None or entry.name in zone.nodes
+            if entry.name and (requested or listed):
                 result[key] = entry.zone, entry.name
         return result
 
@@ -350,10 +350,10 @@ class Controller:
         """Enter the ids of the nodes that are seen in the records, and of those that are another one's."""
         if not self._records:
             return
-        asked = {member.key for member in members if self.state.open(member.key)} | {*self._running}
+        pending = {member.key for member in members if self.state.open(member.key)} | {*self._running}
         entries = {
-            **self._records.adopted(members, view, self.owner, asked),
-            **self._records.seen(members, view, self.owner, {item.key for item in members} - asked),
+            **self._records.completed(members, view, self.owner, pending),
+            **self._records.seen(members, view, self.owner, {item.key for item in members} - pending),
         }
         if self.leads:
             for problem in self._records.enter(entries).values():
@@ -488,8 +488,8 @@ class Controller:
             attempt, observed = self.state.open(node.key), view.node(node.name, node.zone)
             if attempt is None or not attempt.name or node.key in self._running:
                 continue
-            ours = observed and (node.member is None or self.owner.has(node, observed))
-            if observed and ours and observed.instance != attempt.instance:
+            own = observed and (node.member is None or self.owner.has(node, observed))
+            if observed and own and observed.instance != attempt.instance:
                 if observed.state not in ON_THE_WAY:
                     self._made.pop(node.key, None)
                 if observed.state == "READY":

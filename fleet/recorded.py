@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from fleet.adhoc import ID, PHASE, AdHoc, Item, Phase, same_wish
+from fleet.adhoc import ID, PHASE, AdHoc, Item, Phase, same_request
 from fleet.errors import FleetError
 from fleet.ids import NODES, RecordedNode, recorded
 from fleet.model import GOING, ObservedNode, Owner, View
@@ -60,7 +60,7 @@ class FleetRecords:
             if record is None or record[PHASE] is not Phase.WANTED:
                 phase = record[PHASE] if record else "gone"
                 self.unwanted[name] = f"its record is {phase}: nothing is created"
-            elif not same_wish(record, item):
+            elif not same_request(record, item):
                 self.unwanted[name] = "its record has changed: nothing is created by the earlier one"
             self._know(name, record or item)
             if record and living:
@@ -125,10 +125,12 @@ class FleetRecords:
                 result[member.key] = entry.with_other(observed.instance)
         return result
 
-    def adopted(self, members: Sequence[Node], view: View, owner: Owner, asked: Collection[str]) -> Entries:
+    def completed(
+        self, members: Sequence[Node], view: View, owner: Owner, pending: Collection[str]
+    ) -> Entries:
         """Return entries for fleets whose record is of an earlier version: their nodes by labels.
 
-        Until all zones have answered such a fleet is unwanted. `asked`: keys of the members with a request
+        Until all zones have answered such a fleet is unwanted. `pending`: keys of the members with a request
         under way.
         """
         if not self._without_ids:
@@ -142,12 +144,12 @@ class FleetRecords:
             if member.slice not in self._without_ids:
                 continue
             observed, record = view.node(member.name, member.zone), self._without_ids[member.slice]
-            ours = observed is not None and owner.labels_of(member).items() <= observed.labels.items()
-            ours = ours and observed is not None and observed.labels.get("record", record) == record
-            known = observed.instance if observed and ours else ""
-            if known or member.key in asked:
-                pending = member.key in asked
-                result[member.key] = RecordedNode(member.zone, member.name, known, pending, (), record)
+            own = observed is not None and owner.labels_of(member).items() <= observed.labels.items()
+            own = own and observed is not None and observed.labels.get("record", record) == record
+            known = observed.instance if observed and own else ""
+            if known or member.key in pending:
+                requested = member.key in pending
+                result[member.key] = RecordedNode(member.zone, member.name, known, requested, (), record)
             else:
                 result[member.key] = RecordedNode(record=record)
         return result
