@@ -362,6 +362,11 @@ class Controller:
             self._records.nodes |= entries
         self.owner = self._records.of(self.owner)
 
+    def record_ids(self) -> None:
+        """Enter what the last look showed, as before the end of a fleet: ids that aren't its own."""
+        if self._records:
+            self._records.enter(self._records.nodes)
+
     def _begin(self, due: Sequence[Decision], view: View) -> tuple[str, ...]:
         before = deepcopy(self.state)
         everyone = [*self._desired, *self._others]

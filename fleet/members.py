@@ -72,7 +72,7 @@ def orphans(members: Collection[Node], view: View, owner: Owner) -> list[Observe
         for member in members
         if member.key not in owner.recorded
         or (observed := view.node(member.name, member.zone)) is None
-        or owner.has(member, observed)
+        or owner.labels_of(member).items() <= observed.labels.items()
     }
     return [
         observed

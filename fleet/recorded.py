@@ -17,7 +17,7 @@ class FleetRecords:
     """Records of some fleets.
 
     Attributes:
-        nodes: by the last `read`, of the members whose record has ids.
+        nodes: of the members whose record has ids, by the last `read` and what was seen since.
         unwanted: by the last `read`, fleets that aren't to be created, with the reason.
     """
 
@@ -40,11 +40,12 @@ class FleetRecords:
         self._without_ids: dict[str, str] = {}  # records of an earlier version: their id
         self._open = set[str]()  # those that can be written
         self.nodes: dict[str, RecordedNode] = {}
+        self._stored: dict[str, RecordedNode] = {}
         self.unwanted: dict[str, str] = {}
 
     def read(self) -> None:
         """Read the records as they are now."""
-        self.nodes, self.unwanted, self._without_ids, self._open = {}, {}, {}, set()
+        self.nodes, self._stored, self.unwanted, self._without_ids, self._open = {}, {}, {}, {}, set()
         for name in sorted(self._members):
             item = self._fleets[name]
             try:
@@ -71,7 +72,9 @@ class FleetRecords:
     def _know(self, name: str, record: Item) -> None:
         if (nodes := recorded(record)) is not None:
             empty = RecordedNode(record=str(record.get(ID) or ""))
-            self.nodes |= {item.key: nodes.get(item.member or 0, empty) for item in self._members[name]}
+            known = {item.key: nodes.get(item.member or 0, empty) for item in self._members[name]}
+            self.nodes |= known
+            self._stored |= known
 
     def of(self, owner: Owner) -> Owner:
         """Return an owner that knows the nodes' ids."""
@@ -83,7 +86,7 @@ class FleetRecords:
         refused = {}
         for name, members in self._members.items():
             keys = [member.key for member in members]
-            if all(key not in entries or entries[key] == self.nodes.get(key) for key in keys):
+            if all(key not in entries or entries[key] == self._stored.get(key) for key in keys):
                 continue
             nodes = self.nodes | dict(entries)
             if name not in self._open:
@@ -94,7 +97,9 @@ class FleetRecords:
             except FleetError as error:
                 refused[name] = str(error)
             else:
-                self.nodes |= {key: nodes[key] for key in keys}
+                written = {key: nodes[key] for key in keys if key in nodes}
+                self.nodes |= written
+                self._stored |= written
         return refused
 
     def _all(self, name: str, nodes: Entries) -> dict[int, RecordedNode]:
@@ -121,7 +126,7 @@ class FleetRecords:
                     result[member.key] = replace(entry, instance=observed.instance, requested=False)
                 elif entry.requested and member.key in settled and observed.state == "READY":
                     result[member.key] = replace(entry, requested=False)
-            elif member.key in settled and _looks_ours(member, observed, owner, entry):
+            elif _looks_ours(member, observed, owner, entry):
                 result[member.key] = entry.with_other(observed.instance)
         return result
 

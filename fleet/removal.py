@@ -123,6 +123,7 @@ def delete_nodes(
     """
     google = fleet.google
     controller.forget(keys)
+    controller.record_ids()
     for name, why in ends.items():
         fleet.saved.keep(name, fleet.adhoc[name], Phase.ENDING, why)
     failed: dict[str, str] = {}

@@ -65,7 +65,9 @@ def test_a_node_is_in_the_record_before_its_request_and_its_id_after(
 
 @pytest.mark.parametrize("state", ["READY", "PREEMPTED"])
 @pytest.mark.parametrize("copied", [True, False])
+@pytest.mark.parametrize("beside", [True, False])
 def test_a_node_that_somebody_else_made_in_its_place_is_named_and_never_touched(
+    beside: bool,
     copied: bool,
     state: str,
     world: Cloud,
@@ -86,7 +88,8 @@ def test_a_node_that_somebody_else_made_in_its_place_is_named_and_never_touched(
     for command in ("status dev", "create dev --slice mine --yes", "recover dev --yes"):
         fleet(command.split())
         assert message in "".join(capsys.readouterr()), command
-    monitored(monkeypatch)
+    if beside:  # also where nobody acts before the end
+        monitored(monkeypatch)
     assert entries(world)["0"]["id"] == known_id
     assert fleet([*DELETE]) == 0
     assert f"leave   {NODE} in {ZONE}: {message}" in capsys.readouterr().out
