@@ -16,7 +16,7 @@ from typing import Any
 
 from fleet.errors import FleetError
 from fleet.google import Google
-from fleet.ids import NODES, RecordedNode, SharedIdError, recorded, stored
+from fleet.ids import NODES, RecordedNode, SharedIdError, others_of, recorded, stored
 from infra.google.client import RequestError
 from infra.google.failures import Kind
 from settings_schema import foreign
@@ -194,7 +194,8 @@ class AdHoc:
             if item and item[PHASE] is Phase.ENDED:
                 self.ended.add(str(item.get(ID)))
                 self.over[name] = str(item.get(WHY) or "without a reason")
-                self._ended_s[name] = float(item.get(WRITTEN) or 0.0)
+                if not others_of(item):  # their nodes still have its labels
+                    self._ended_s[name] = float(item.get(WRITTEN) or 0.0)
             elif item:
                 records[name] = item
         for name, problem in self._shared(records).items():
@@ -271,7 +272,8 @@ class AdHoc:
         same = bool(before) and before.get(ID) == record[ID]
         if same and NODES not in before:
             return self._write(name, {**record, _VERSION: _WITHOUT_IDS})
-        return self._write(name, {**record, NODES: before[NODES] if same else {}, _VERSION: _FORMAT})
+        nodes = before[NODES] if same else stored(others_of(before))
+        return self._write(name, {**record, NODES: nodes, _VERSION: _FORMAT})
 
     def _write(self, name: str, record: dict[str, Any]) -> dict[str, Any]:
         path = f"{self._folder}{name}.json"

@@ -362,10 +362,16 @@ class Controller:
             self._records.nodes |= entries
         self.owner = self._records.of(self.owner)
 
-    def record_ids(self) -> None:
-        """Enter what the last look showed, as before the end of a fleet: ids that aren't its own."""
-        if self._records:
+    def record_ids(self, view: View | None = None) -> None:
+        """Enter ids before the end of a fleet, those of others too: of the last look, or of a later view."""
+        if not self._records:
+            return
+        if view is None:
             self._records.enter(self._records.nodes)
+            return
+        self._records.read()
+        self.owner = self._records.of(self.owner)
+        self._note_ids(self._placed(view), view)
 
     def _begin(self, due: Sequence[Decision], view: View) -> tuple[str, ...]:
         before = deepcopy(self.state)
@@ -539,8 +545,14 @@ class Controller:
         return replace(decision, action=Action.WAIT, condition=Condition.RECOVERING, why=why)
 
     def _sweep(self, leftovers: Sequence[ObservedNode]) -> None:
-        """Delete preempted orphans, which hold their names and quota."""
+        """Delete preempted orphans, which hold their names and quota.
+
+        One of a record that isn't followed here may be another one's by that record.
+        """
+        followed = {None, *(entry.record for entry in self.owner.recorded.values())}
         for leftover in leftovers:
+            if leftover.labels.get("record") not in followed:
+                continue
             if leftover.state in TAKEN_AWAY and leftover.name not in self._running and self._desired:
                 node = _left_over(leftover, self._desired)
                 self._running[leftover.name] = NodeRequest(Verb.DELETE, node, leftover.instance)

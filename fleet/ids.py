@@ -63,8 +63,14 @@ def stored(nodes: Mapping[int, RecordedNode]) -> dict[str, dict[str, Any]]:
             **({"others": [*item.others]} if item.others else {}),
         }
         for member, item in sorted(nodes.items())
-        if item.name
+        if item.name or item.others
     }  # fmt: skip
+
+
+def others_of(record: Mapping[str, Any]) -> dict[int, RecordedNode]:
+    """Return what a record knows of nodes that somebody else made, for the next one of its name."""
+    nodes = (recorded(record) or {}).items()
+    return {member: RecordedNode(others=item.others) for member, item in nodes if item.others}
 
 
 def recorded(record: Mapping[str, Any]) -> dict[int, RecordedNode] | None:

@@ -32,10 +32,8 @@ def placed(wanted: Sequence[Node], view: View, owner: Owner, placements: Placeme
     for node in wanted:
         if node.member is None or node.together:
             nodes.append(node)
-        elif node.key in owner.recorded and node.key in placements:
-            nodes.append(_at(node, *placements[node.key]))
-        elif (observed := by_member.get((node.slice, node.member))) and not (
-            node.key in owner.recorded and owner.owns(observed)  # by its record alone
+        elif node.key not in owner.recorded and (  # else by its record alone
+            observed := by_member.get((node.slice, node.member))
         ):
             nodes.append(_at(node, observed.zone, observed.name))
         elif node.key in placements:

@@ -67,7 +67,8 @@ def delete(request: FleetCommand, *, orphans: bool = False) -> int:
     confirm(f"Delete {len(target)} slice(s)?", request.yes)
     controller.lead()  # refused while a monitor runs, which would recreate them
     try:
-        keys = [member.key for member, _ in living]
+        keys = {member.key for member, _ in living}
+        keys |= {member.key for member in fleet.members if member.slice in forgotten}
         output = partial(print, file=request.output)
         ends = dict.fromkeys(sorted(forgotten), "deleted by a command")
         gone, failed = delete_nodes(fleet, controller, keys, target, output, ends)
@@ -140,11 +141,15 @@ def delete_nodes(
             failed[node.name] = str(error)
             print(f"error: {node.name}: {error}", file=sys.stderr)
     left = requested = [node for node in nodes if node.name not in failed]
+    anew = False
     until_s = time.monotonic() + longest_s
     while left and time.monotonic() < until_s:
         time.sleep(_POLL_S)
         controller.renew()
         view = google.observe(sorted({node.zone for node in left}))
+        if not anew and any(_made_anew(node, view) for node in left):
+            anew = True
+            controller.record_ids(view)  # else they are late nodes once the fleet has ended
         before, left = len(left), [node for node in left if _maybe_there(node, view)]
         if len(left) != before:
             report(f"{len(requested) - len(left)} of {len(requested)} gone")
@@ -188,6 +193,11 @@ def require_no_fleets(environment: str, resources: Sequence[Mapping[str, Any]], 
 def _maybe_there(node: ObservedNode, view: View) -> bool:
     present = view.node(node.name, node.zone)
     return view.zones[node.zone].nodes is None or (present is not None and _same(present, node))
+
+
+def _made_anew(node: ObservedNode, view: View) -> bool:
+    present = view.node(node.name, node.zone)
+    return present is not None and present.instance != node.instance
 
 
 def _same(present: ObservedNode, node: ObservedNode) -> bool:

@@ -101,6 +101,40 @@ def test_a_node_that_somebody_else_made_in_its_place_is_named_and_never_touched(
     assert world.updated == []
 
 
+def test_a_node_that_somebody_else_made_stays_theirs_under_the_next_record_of_that_name(
+    world: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has the labels of the earlier record; that one stays until then."""
+    Run().begin().steps(3)
+    make_anew(world, dict(world.labels[NODE]))
+    world.at_s += 7200
+    assert fleet([*DELETE]) == 0
+    monkeypatch.setattr("fleet.adhoc._KEPT_S", 0.0)
+    monitored(monkeypatch)
+    assert OBJECT in world.objects
+    before, again = len(world.requests), Run(bundle="ef" * 32).begin()
+    for state in ("READY", "PREEMPTED"):
+        world.states[NODE] = state
+        again.steps(3)
+        again.of.leave()
+        monitored(monkeypatch)
+    assert [verb for verb, _ in world.requests[before:]] == ["create"]
+    assert world.instances[NODE] == 5000
+    assert entries(world)["0"]["others"] == ["5000"]
+
+
+def test_a_preempted_node_of_another_fleet_s_record_is_left_to_that_record(world: Cloud) -> None:
+    """As of a fleet that began after this command, in whose place somebody else made a node."""
+    run = Run().begin()
+    run.steps(3)
+    world.stray("other", ZONE, "PREEMPTED", {**world.labels[NODE], "fleet": "other", "record": "0" * 12})
+    world.stray("second", ZONE, "PREEMPTED", {**world.labels[NODE], "member": "7"})
+    world.states[NODE] = "PREEMPTED"
+    run.steps(3)
+    assert ("delete", "second") in world.requests
+    assert ("delete", "other") not in world.requests
+
+
 def test_once_such_a_node_is_gone_the_fleet_has_its_own_again(world: Cloud) -> None:
     run = Run().begin()
     run.steps(3)
@@ -124,8 +158,9 @@ def test_a_node_that_is_made_anew_while_its_deletion_is_confirmed_stays(
 
     monkeypatch.setattr("fleet.removal.confirm", confirm)
     assert fleet([*DELETE]) == 0
-    assert world.requests[before:] == []
     assert known(world) == {}
+    monitored(monkeypatch)
+    assert world.requests[before:] == []
 
 
 def test_two_records_with_one_id_are_named_and_left_alone(
