@@ -16,6 +16,7 @@ from typing import Any
 
 from fleet.errors import FleetError
 from fleet.google import Google
+from fleet.ids import NODES, RecordedNode, SharedIdError, others_of, recorded, stored
 from infra.google.client import RequestError
 from infra.google.failures import Kind
 from settings_schema import foreign
@@ -26,9 +27,10 @@ NOTHING: Mapping[str, Item] = MappingProxyType({})
 STOP_WHEN_DONE = "stopWhenDone"
 PHASE, WHY, OWNER, ID = "phase", "why", "owner", "id"
 SINCE = "sinceS"  # time of an earlier program's last status, which is no end of the present one
-_VERSION, _FORMAT, _ENVIRONMENT = "version", 1, "environment"
+_VERSION, _FORMAT, _ENVIRONMENT = "version", 2, "environment"
+_WITHOUT_IDS = 1  # version of records without the ids of their nodes
 WRITTEN = "writtenS"
-_OF_RECORD = (PHASE, WHY, OWNER, ID, SINCE, _VERSION, _ENVIRONMENT, WRITTEN)
+_OF_RECORD = (PHASE, WHY, OWNER, ID, SINCE, NODES, _VERSION, _ENVIRONMENT, WRITTEN)
 _KEPT_S = 86_400.0  # of a record that has ended
 _BESIDE = (STOP_WHEN_DONE, *_OF_RECORD)
 CHANGEABLE = frozenset({"bundle", "run", STOP_WHEN_DONE})
@@ -60,6 +62,15 @@ def slices(items: Iterable[Item]) -> list[dict[str, Any]]:
 def wanted(item: Item) -> Item:
     """Return an item as a command asked for it: without what its record adds."""
     return {key: value for key, value in item.items() if key not in _OF_RECORD}
+
+
+def same_request(record: Item, other: Item) -> bool:
+    """Return whether two readings of a record differ in the ids of its nodes at most."""
+    return _request(record) == _request(other)
+
+
+def _request(record: Item) -> Item:
+    return {key: value for key, value in record.items() if key not in (NODES, _VERSION)}
 
 
 def owner(item: Item) -> str:
@@ -138,6 +149,12 @@ def described(
     return {**item, "run": run} if run else item
 
 
+def _twice(where: str, problem: str) -> str:
+    """Return why a record isn't followed that shares a node's id."""
+    ids = "gcloud compute tpus tpu-vm describe NODE --zone=ZONE --format='value(id)'"
+    return f"{where}: {problem}\n    fix: {ids} tells whose it is; repair the record, or delete it"
+
+
 class AdHoc:
     """Records in the controller's bucket, one for each fleet.
 
@@ -145,6 +162,7 @@ class AdHoc:
         unread: by the last `read`, why a record isn't followed, by the fleet's name.
         ended: by the last `read`, ids of the records that have ended.
         over: by the last `read`, the reason of their end, by the fleet's name.
+        others: by the last `read`, ids of nodes that somebody else made in the place of a fleet's.
     """
 
     def __init__(
@@ -166,6 +184,8 @@ class AdHoc:
         self._folder = f"{stack}/fleets/"
         self._known = {} if known is None else known
         self._generations: dict[str, int] = {}
+        self._last: dict[str, dict[str, Any]] = {}  # records as they were read or written last
+        self.others: set[str] = set()
         self.unread: dict[str, str] = {}
         self.ended: set[str] = set()
         self.over: dict[str, str] = {}
@@ -178,8 +198,9 @@ class AdHoc:
     def read(self) -> dict[str, dict[str, Any]]:
         """Return the fleets that haven't ended, by name. Raises FleetError if the bucket doesn't answer."""
         self._generations.clear()
-        self.unread, self.ended, self.over, self._ended_s = {}, set(), {}, {}
-        records = {}
+        self._last.clear()
+        self.unread, self.ended, self.over, self._ended_s, self.others = {}, set(), {}, {}, set()
+        records: dict[str, dict[str, Any]] = {}
         for path in self._read_listed():
             name = path.rpartition("/")[2].removesuffix(".json")
             try:
@@ -187,13 +208,32 @@ class AdHoc:
             except RecordError as error:
                 self.unread[name] = str(error)
                 continue
+            for node in (recorded(item or {}) or {}).values():
+                self.others.update(node.others)
             if item and item[PHASE] is Phase.ENDED:
                 self.ended.add(str(item.get(ID)))
                 self.over[name] = str(item.get(WHY) or "without a reason")
-                self._ended_s[name] = float(item.get(WRITTEN) or 0.0)
+                if not others_of(item):  # their nodes still have its labels
+                    self._ended_s[name] = float(item.get(WRITTEN) or 0.0)
             elif item:
                 records[name] = item
+        for name, problem in self._shared(records).items():
+            del records[name]
+            self.unread[name] = problem
         return records
+
+    def _shared(self, records: Mapping[str, Item]) -> dict[str, str]:
+        """Return why records aren't followed that name a node of another one, too."""
+        by_id: dict[str, list[str]] = {}
+        for name, item in records.items():
+            for node in (recorded(item) or {}).values():
+                by_id.setdefault(node.instance, []).append(name)
+        return {
+            name: _twice(f"gs://{self._google.controller_bucket}/{self._folder}{name}.json",
+                         f"{' and '.join(several)} have both the id {instance}")
+            for instance, several in by_id.items() if instance and len(several) > 1
+            for name in several
+        }  # fmt: skip
 
     def record(self, name: str) -> dict[str, Any] | None:
         """Return the present record of a fleet, ended or not; None: there is none. Raises FleetError."""
@@ -234,15 +274,49 @@ class AdHoc:
             ConcurrentChangeError: there is another record by now.
             FleetError: the bucket doesn't answer.
         """
-        path = f"{self._folder}{name}.json"
         ending = phase is item.get(PHASE) is Phase.ENDING  # since then
         record = {
             **wanted(item), PHASE: phase, **({WHY: why} if why else {}),
             **({SINCE: item[SINCE]} if item.get(SINCE) else {}),
             OWNER: item.get(OWNER) or self._google.caller(), ID: item.get(ID) or uuid.uuid4().hex[:12],
-            _VERSION: _FORMAT, WRITTEN: (item.get(WRITTEN) if ending else None) or time.time(),
+            WRITTEN: (item.get(WRITTEN) if ending else None) or time.time(),
             **({_ENVIRONMENT: self._environment} if self._environment else {}),
         }  # fmt: skip
+        before, generation = self._last.get(name), self._generations.get(name, 0)
+        try:
+            return self._replace(name, record)
+        except ConcurrentChangeError:
+            # A controller may have entered ids since: they are kept.
+            present = self.record(name)
+            if before and present and same_request(before, present):
+                return self._replace(name, record)
+            self._generations[name] = generation
+            raise
+
+    def last(self, name: str) -> dict[str, Any]:
+        """Return a record as it was read or written last."""
+        return self._last[name]
+
+    def enter(self, name: str, nodes: Mapping[int, RecordedNode]) -> dict[str, Any]:
+        """Write the ids of a fleet's nodes, on the generation that was read last; return the record.
+
+        Raises:
+            ConcurrentChangeError: there is another record by now.
+            FleetError: the bucket doesn't answer.
+        """
+        return self._write(name, {**self._last[name], NODES: stored(nodes), _VERSION: _FORMAT})
+
+    def _replace(self, name: str, record: Item) -> dict[str, Any]:
+        """Write a record with the ids of the one that was read, if that is of the same nodes."""
+        before = self._last.get(name, {})
+        same = bool(before) and before.get(ID) == record[ID]
+        if same and NODES not in before:
+            return self._write(name, {**record, _VERSION: _WITHOUT_IDS})
+        nodes = before[NODES] if same else stored(others_of(before))
+        return self._write(name, {**record, NODES: nodes, _VERSION: _FORMAT})
+
+    def _write(self, name: str, record: dict[str, Any]) -> dict[str, Any]:
+        path = f"{self._folder}{name}.json"
         before = self._generations.get(name, 0)
         text = json.dumps(record)
         try:
@@ -253,6 +327,7 @@ class AdHoc:
             where = f"gs://{self._google.controller_bucket}/{path}"
             raise ConcurrentChangeError(f"{where}: changed concurrently; repeat the command") from None
         self._known[path] = text, self._generations[name]
+        self._last[name] = record
         return record
 
     def prune(self) -> None:
@@ -300,9 +375,13 @@ class AdHoc:
             phase = Phase(foreign.text(item, PHASE) or Phase.WANTED)
             foreign.group(item, OWNER), foreign.text(item, ID), foreign.number(item, WRITTEN)
             foreign.number(item, SINCE)
+            recorded(item)
+        except SharedIdError as error:
+            raise RecordError(_twice(where, str(error))) from None
         except ForeignError as error:
             raise RecordError(f"{where}: can't be read: {error}\n    fix: repair it, or delete it") from None
-        return {**item, PHASE: phase}
+        self._last[name] = {**item, PHASE: phase}
+        return self._last[name]
 
     def _require_known(self, item: Item, name: str, where: str) -> None:
         """Raise RecordError for a record of a newer version, another environment or another name."""

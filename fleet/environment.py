@@ -11,10 +11,8 @@ from typing import Any
 
 from fleet.adhoc import (
     ID,
-    PHASE,
     AdHoc,
     Item,
-    Phase,
     held,
     replaced,
     require_same_slices,
@@ -28,6 +26,7 @@ from fleet.errors import FleetError
 from fleet.google import Google
 from fleet.model import ObservedNode, Owner
 from fleet.named import NamedSlices
+from fleet.recorded import FleetRecords
 from fleet.request import FleetCommand
 from fleet.store import BucketStore
 from fleet.zones import Answer, NodeRequest, Verb, Zones
@@ -80,24 +79,10 @@ class Environment:
         """
         self.adhoc[name] = add(self.settings, self.saved, self.adhoc[name])
 
-    def unwanted(self) -> dict[str, str]:
-        """Return ad hoc fleets that aren't to be created, with the reason: their record, as it is now.
-
-        A fleet that this command has yet to add has no record.
-        """
-        result = dict(self.unread)
-        named = {member.slice for member in self.members}
-        recorded = sorted(name for name in named if PHASE in self.adhoc.get(name, {}))
-        records, unknown = self._present().now(recorded)
-        for name in recorded:
-            record = records.get(name)
-            if name in unknown:
-                result[name] = f"whether it is wanted isn't known: {unknown[name]}"
-            elif record is None or record[PHASE] is not Phase.WANTED:
-                result[name] = f"its record is {record[PHASE] if record else 'gone'}: nothing is created"
-            elif record != self.adhoc[name]:
-                result[name] = "its record has changed: nothing is created by the earlier one"
-        return result
+    def _records(self) -> FleetRecords:
+        """Return the records of the members, to be read at each look."""
+        others = self.records.others if self.records else ()
+        return FleetRecords(self._present(), self.adhoc, self.members, others)
 
     def _present(self) -> AdHoc:
         """Return a reader of the records as they are now, which leaves the generations of `saved` alone."""
@@ -158,8 +143,9 @@ class Environment:
         assert isinstance(controller.actor, _ByKind)
         unheld = controller.actor.unheld
         controller.follow(
-            self.members, nodes(self.settings), self.spec, self.unwanted, partial(self.refused, unheld=unheld)
-        )
+            self.members, nodes(self.settings), self.spec, self._records(), self.unread,
+            partial(self.refused, unheld=unheld),
+        )  # fmt: skip
         controller.actor.environment = self
 
     def controller(
@@ -189,7 +175,7 @@ class Environment:
             BucketStore(self.google, self.stack.id, brief=brief),
             self.limits, self.owner,
             everyone=nodes(self.settings), zones=zones, spec=self.spec if updates else None,
-            lead=lead, manual=manual, unwanted=self.unwanted,
+            lead=lead, manual=manual, records=self._records(), unread=self.unread,
             refused=partial(self.refused, unheld=unheld),
         )  # fmt: skip
 

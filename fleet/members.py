@@ -23,7 +23,7 @@ def placed(wanted: Sequence[Node], view: View, owner: Owner, placements: Placeme
         wanted: as the settings spread them.
         view: existing nodes.
         owner: of the nodes; a member of another stack exists, too, and is left to it.
-        placements: creations that Google's list may not show yet.
+        placements: creations that Google's list may not show yet, and nodes by their record.
     """
     by_member = _by_member(view, owner)
     taken = {(observed.zone, observed.name) for observed in view.all()} | {*placements.values()}
@@ -32,7 +32,9 @@ def placed(wanted: Sequence[Node], view: View, owner: Owner, placements: Placeme
     for node in wanted:
         if node.member is None or node.together:
             nodes.append(node)
-        elif observed := by_member.get((node.slice, node.member)):
+        elif node.key not in owner.recorded and (  # else by its record alone
+            observed := by_member.get((node.slice, node.member))
+        ):
             nodes.append(_at(node, observed.zone, observed.name))
         elif node.key in placements:
             nodes.append(_at(node, *placements[node.key]))
@@ -63,7 +65,13 @@ def in_zone(node: Node, zone: str, view: View, wanted: Sequence[Node], placement
 
 def orphans(members: Collection[Node], view: View, owner: Owner) -> list[ObservedNode]:
     """Return this stack's nodes without a member; of two nodes of one member, the younger."""
-    target = {(member.zone, member.name) for member in members}
+    target = {
+        (member.zone, member.name)
+        for member in members
+        if member.key not in owner.recorded
+        or (observed := view.node(member.name, member.zone)) is None
+        or owner.labels_of(member).items() <= observed.labels.items()
+    }
     return [
         observed
         for observed in view.all()

@@ -209,6 +209,8 @@ class Keeper:
         living = {member.key for member, _ in self._last.observation.nodes}
         for item in self._last.observation.decisions:
             name, key = item.member.slice, item.member.key
+            elsewhere = key not in living and self._last.observation.view.node(item.node, item.zone)
+            self._once(f"node of {name}", f"{item.node}: {item.why}" if elsewhere else "")
             if key in living:
                 self._holds.pop(name, None)
                 continue
@@ -242,6 +244,8 @@ def _seen(last: Outcome, item: Decision, observed: ObservedNode | None) -> Slice
     key = item.member.key
     if observed is None:
         was_there = last.state.last_back(key) is not None and last.state.open(key) is None
+        if was_there and (other := last.observation.view.node(item.node, item.zone)):
+            return SliceStatus(True, other.state == "READY")  # its hosts may run on, whoever has it now
         gone = was_there and item.action in (Action.CREATE, Action.HOLD)
         return SliceStatus(lost="Google has its node no more" if gone else "")
     ready = observed.state == "READY"

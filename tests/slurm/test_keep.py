@@ -130,6 +130,39 @@ def test_a_preempted_slice_frees_its_job_and_comes_again_when_that_asks(cluster:
     assert (cluster.phase("tpu-0"), cluster.nodes) == ("wanted", ["READY"])
 
 
+def test_a_node_of_the_slice_that_gets_another_stacks_id_is_named_and_left_to_its_job(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    cluster.running()
+    (node,) = (name for name, state in cluster.cloud.states.items() if state and name != "train")
+    labels, before = cluster.cloud.labels[node], len(cluster.slurm.updates)
+    requests = len(cluster.cloud.requests)
+    cluster.cloud.labels[node] = {**labels, "stack": "0000000"}
+    cluster.look(3, seconds=200)
+    assert "it is of another stack, 0000000" in caplog.text
+    assert f"give it the label stack={OWNER.stack}" in caplog.text
+    assert (cluster.slurm.updates[before:], cluster.cloud.requests[requests:]) == ([], [])
+    assert cluster.phase("tpu-0") == "wanted"
+    cluster.cloud.labels[node] = labels
+    cluster.look(2)
+    assert (cluster.slurm.updates[before:], cluster.cloud.requests[requests:]) == ([], [])
+
+
+def test_a_slice_whose_place_another_stack_has_frees_its_job_with_the_reason(cluster: Cluster) -> None:
+    cluster.running()
+    (node,) = (name for name, state in cluster.cloud.states.items() if state and name != "train")
+    labels = {**cluster.cloud.labels[node], "stack": "0000000"}
+    cluster.slurm.set("tpu-0", "IDLE", "POWERING_DOWN")
+    cluster.look(2)
+    cluster.cloud.stray("theirs", "us-east5-b", labels=labels)
+    before = len(cluster.cloud.requests)
+    cluster.slurm.set("tpu-0", *UP)
+    cluster.look(3)
+    assert cluster.slurm.updates[-1].reason == f"{HELD}it is of another stack, 0000000"
+    assert cluster.cloud.requests[before:] == []
+
+
 def test_without_capacity_jobs_are_freed_and_the_nodes_kept_from_them_until_it_is_tried_again(
     cluster: Cluster,
 ) -> None:
