@@ -47,7 +47,6 @@ OPEN = {
     "serviceusage.operations.get": "its name is told to who began it alone",
 }
 # Methods whose permission isn't named as they are.
-QUEUED = ("create", "delete", "get", "list")
 NAMED_OTHERWISE = {
     "serviceusage.services.enable": "Permission denied",  # Google names the service in its place
     "serviceusage.services.batchEnable": "Permission denied",
@@ -82,8 +81,6 @@ NAMED_OTHERWISE = {
     "serviceusage.services.consumerQuotaMetrics.list": "serviceusage.quotas.get",
     "serviceusage.services.generateServiceIdentity": "serviceusage.services.enable",
     "storage.buckets.getStorageLayout": "storage.objects.list",
-    # No page names permissions of queued resources: who may make a node may queue for one.
-    **{f"tpu.projects.locations.queuedResources.{verb}": f"tpu.nodes.{verb}" for verb in QUEUED},
     "storage.buckets.operations.get": "storage.bucketOperations.get",
     "storage.notifications.list": "storage.buckets.get",
     "storage.objects.compose": "storage.objects.get",
@@ -120,7 +117,6 @@ _COLLECTIONS = {
     "aiplatform.runs": "tensorboardRuns",
     "aiplatform.timeSeries": "tensorboardTimeSeries",
     "logging.metrics": "logMetrics",
-    "tpu.queuedResources": "nodes",
 }
 
 

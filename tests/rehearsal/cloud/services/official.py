@@ -83,7 +83,6 @@ class Gapic:
     door: Door
     principal: str = OWNER
     plural: str = ""
-    extra: Any = None  # what deletions are sent beside the name
 
     @cached_property
     def _client(self) -> Any:
@@ -142,9 +141,7 @@ class Gapic:
 
     def delete(self, name: str) -> None:
         request = self._request("Delete")
-        self._call(
-            "delete", {"name" if "name" in request.meta.fields else self.noun: name, **(self.extra or {})}
-        )
+        self._call("delete", {"name" if "name" in request.meta.fields else self.noun: name})
 
     def policy(self, name: str) -> list[tuple[str, list[str]]]:
         policy = self._run(self._client.get_iam_policy, {"resource": name})

@@ -23,6 +23,11 @@ from official import Gapic
 from row import EMAIL, IAM, IMAGE, NET, NO_TOPIC, NOBODY, SUBNET, TOPIC, ZONE, L, P, Row, gapic
 
 BILLING = "billingAccounts/01D4EE-079462-DFD6EC"
+NODE = {
+    "accelerator_type": "v6e-1",
+    "runtime_version": "v2-alpha-tpuv6e",
+    "network_config": {"network": NET, "subnetwork": SUBNET},
+}
 CONTAINER = frozenset({"nextPageToken", *IAM})
 
 
@@ -146,17 +151,6 @@ ROWS = (
         viewer="roles/run.viewer",
     ),
     Row(
-        "run.projects.locations.jobs",
-        L,
-        {"template": {"template": {"containers": [{"image": IMAGE}], "service_account": EMAIL}}},
-        {"labels": {"a": "two"}},
-        by=gapic(run_v2, "JobsClient", "job"),
-        version="v2",
-        wrong={"labels": {"a": "of no template"}},
-        missing={"template": {"template": {"containers": [{"image": IMAGE}], "service_account": NOBODY}}},
-        viewer="roles/run.viewer",
-    ),
-    Row(
         "cloudscheduler.projects.locations.jobs",
         f"{P}/locations/us-east4",  # there is none in us-east5
         {
@@ -228,45 +222,15 @@ ROWS = (
         absent=CONTAINER,
     ),
     Row(
-        "tpu.projects.locations.queuedResources",
+        "tpu.projects.locations.nodes",
         ZONE,
-        {
-            "tpu": {
-                "node_spec": [
-                    {
-                        "parent": ZONE,
-                        "node_id": "node-{id}",
-                        "node": {
-                            "accelerator_type": "v6e-1",
-                            "runtime_version": "v2-alpha-tpuv6e",
-                            "network_config": {"network": NET, "subnetwork": SUBNET},
-                        },
-                    }
-                ]
-            },
-            "spot": {},
-        },
-        {},
-        by=gapic(tpu_v2, "TpuClient", "queued_resource", extra={"force": True}),
+        NODE,
+        {"labels": {"a": "two"}},
+        by=gapic(tpu_v2, "TpuClient", "node"),
         version="v2",
-        permission="tpu.nodes.create",
-        wrong={"tpu": {}},
-        missing={
-            "tpu": {
-                "node_spec": [
-                    {
-                        "parent": ZONE,
-                        "node_id": "node-{id}",
-                        "node": {
-                            "accelerator_type": "v6e-1",
-                            "runtime_version": "v2-alpha-tpuv6e",
-                            "network_config": {"network": NET, "subnetwork": f"{SUBNET}-none"},
-                        },
-                    }
-                ]
-            }
-        },
-        absent=frozenset({"patch", *IAM}),
+        wrong={"accelerator_type": "v6e-3"},
+        missing={"network_config": {"network": NET, "subnetwork": f"{SUBNET}-none"}},
+        absent=IAM,
     ),
     *DISCOVERED,
 )
