@@ -55,8 +55,6 @@ NAMED_OTHERWISE = {
         f"cloudkms.projects.locations.keyRings.cryptoKeys.{verb}": f"cloudkms.cryptoKeyVersions.{use}"
         for verb, use in (("encrypt", "useToEncrypt"), ("decrypt", "useToDecrypt"))
     },
-    "cloudresourcemanager.projects.list": "resourcemanager.projects.get",
-    "cloudresourcemanager.projects.search": "resourcemanager.projects.get",
     "cloudscheduler.projects.locations.jobs.resume": "cloudscheduler.jobs.enable",
     "container.projects.locations.clusters.setLocations": "container.clusters.update",
     "container.projects.locations.clusters.setMaintenancePolicy": "container.clusters.update",
@@ -77,7 +75,6 @@ NAMED_OTHERWISE = {
     "pubsub.projects.subscriptions.pull": "pubsub.subscriptions.consume",
     "pubsub.projects.topics.subscriptions.list": "pubsub.topics.listSubscriptions",
     "secretmanager.projects.secrets.addVersion": "secretmanager.versions.add",
-    "serviceusage.services.batchGet": "serviceusage.services.get",
     "serviceusage.services.consumerQuotaMetrics.list": "serviceusage.quotas.get",
     "serviceusage.services.generateServiceIdentity": "serviceusage.services.enable",
     "storage.buckets.getStorageLayout": "storage.objects.list",

@@ -9,7 +9,6 @@ from typing import Any
 import proto
 import pytest
 from google.api_core.exceptions import BadRequest
-from google.cloud import secretmanager_v1
 from official import OWNER, Discovered, Gapic, RefusedError, description
 from row import L, P
 from rows import ROWS
@@ -35,7 +34,7 @@ def test_a_node_is_stopped_and_started_by_its_client(services: Services) -> None
     nodes.delete(name)
 
 
-def test_versions_of_a_secret_are_read_while_they_are_enabled(services: Services) -> None:
+def test_versions_of_a_secret_are_read_by_number_and_the_latest(services: Services) -> None:
     secrets = client_of(services, "secretmanager.projects.secrets")
     name, client = secrets.create(P, "versioned", {"replication": {"automatic": {}}}), secrets._client
     for payload in (b"one", b"two"):
@@ -44,16 +43,8 @@ def test_versions_of_a_secret_are_read_while_they_are_enabled(services: Services
     assert client.access_secret_version(name=f"{name}/versions/1").payload.data == b"one"
     with pytest.raises(BadRequest, match="checksum"):
         client.add_secret_version(parent=name, payload={"data": b"three", "data_crc32c": 1})
-    client.disable_secret_version(name=f"{name}/versions/2")
-    with pytest.raises(BadRequest, match="is in DISABLED state"):
-        client.access_secret_version(name=f"{name}/versions/latest")
-    client.enable_secret_version(name=f"{name}/versions/2")
-    client.destroy_secret_version(name=f"{name}/versions/2")
-    with pytest.raises(BadRequest, match="is in DESTROYED state"):
-        client.enable_secret_version(name=f"{name}/versions/2")
-    state = secretmanager_v1.SecretVersion.State
     listed = client.list_secret_versions(parent=name)
-    assert {item.name[-1]: item.state for item in listed} == {"1": state.ENABLED, "2": state.DESTROYED}
+    assert {item.name[-1] for item in listed} == {"1", "2"}
     secrets.delete(name)
 
 
