@@ -25,15 +25,6 @@ def body_of(method: str) -> Any:
     return next(row for row in ROWS if row.method == method).body
 
 
-def test_a_node_is_stopped_and_started_by_its_client(services: Services) -> None:
-    nodes = client_of(services, "tpu.projects.locations.nodes")
-    client, run = nodes._client, nodes._run
-    name = nodes.create(f"{P}/locations/us-east5-b", "driven", body_of("tpu.projects.locations.nodes"))
-    assert run(client.stop_node, {"name": name}).state.name == "STOPPED"
-    assert run(client.start_node, {"name": name}).state.name == "READY"
-    nodes.delete(name)
-
-
 def test_versions_of_a_secret_are_read_by_number_and_the_latest(services: Services) -> None:
     secrets = client_of(services, "secretmanager.projects.secrets")
     name, client = secrets.create(P, "versioned", {"replication": {"automatic": {}}}), secrets._client
