@@ -110,7 +110,7 @@ def sent(package: Any) -> Iterator[Any]:
     ("api", "version", "package"),
     sorted(
         {
-            (row.method.partition(".")[0], row.version, client.package.__name__)
+            (row.method.partition(".")[0], row.version, client.package)
             for row in ROWS
             if isinstance(client := row.make(None, ""), Gapic)  # type: ignore[arg-type]
         }
