@@ -244,12 +244,10 @@ def test_the_recipes_chips_are_cores_and_their_memory_is_one_chips() -> None:
 
 def test_a_legend_reaches_google_as_it_is_written() -> None:
     """Cloud Monitoring fills legends in; the program interpolates none."""
-    declared = run("monitoring", OFF["monitoring"]).resources
-    texts = [
-        item.inputs["dashboardJson"] for item in declared if item.type == "gcp:monitoring/dashboard:Dashboard"
-    ]
-    assert len(texts) >= 3
-    assert all('"legendTemplate": "${labels.node}"' in text for text in texts[:2])
+    declared = run("monitoring", OFF["monitoring"])
+    for name in ("fleet", "run"):
+        text = declared.named("gcp:monitoring/dashboard:Dashboard", name).inputs["dashboardJson"]
+        assert '"legendTemplate": "${labels.node}"' in text
 
 
 def test_dates_on_the_page_are_those_of_the_facts() -> None:
