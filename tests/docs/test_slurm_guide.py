@@ -8,13 +8,11 @@ from typing import Any
 import pytest
 import yaml
 
-from infra.engine.settings import parse
 from infra.layers.slurm.settings import SlurmSettings
 from infra.settings.schema import Settings
-from infra.settings.sources import as_pulumi_hands_it_over
 from rehearsal.scenario.guides import commands
 from rehearsal.scenario.scenario import find, load
-from tests.infra.recording import BASE
+from tests.infra.recording import BASE, parsed
 from tests.workload.test_slurm import of
 from tools.blocks import ROOT
 from workload.host.slurmd import mounts, service
@@ -33,7 +31,7 @@ def settings_of(page: str) -> Settings:
     for block in blocks(page):
         if block.startswith("slurm:"):
             values |= yaml.safe_load(block)
-    return parse("dev", as_pulumi_hands_it_over({**BASE, **values}, "f"), "f")
+    return parsed({**BASE, **values})
 
 
 @pytest.mark.parametrize("page", [GUIDE, BLUEPRINT], ids=["guide", "blueprint"])
