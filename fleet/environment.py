@@ -246,7 +246,11 @@ def over_budget(settings: Settings) -> str:
 
 
 def opened(
-    request: FleetCommand, before: Environment | None = None, *, allow_empty: bool = False
+    request: FleetCommand,
+    before: Environment | None = None,
+    *,
+    allow_empty: bool = False,
+    saved: AdHoc | None = None,
 ) -> Environment:
     """Read an environment: settings, stack and ad hoc fleets, restricted to the requested members.
 
@@ -254,6 +258,7 @@ def opened(
         request: the command.
         before: an earlier reading, whose stack and ad hoc fleet are kept.
         allow_empty: accept an environment without members, whose nodes are all orphans.
+        saved: reader of the records; by default `before`'s.
 
     Raises:
         FleetError: the flags select no members, or a fleet that has ended or whose record can't be followed,
@@ -264,7 +269,8 @@ def opened(
     google, stack = (
         (before.google, before.stack) if before else (google_of(settings), read_stack(request.environment))
     )
-    saved = before.saved if before else AdHoc(google, stack.id, request.environment)
+    if saved is None:
+        saved = before.saved if before else AdHoc(google, stack.id, request.environment)
     of_file = {item.name for item in settings[TpuSettings].slices}
     settings, fleets, unread = with_records(settings, saved)
     if request.adhoc and before is None:

@@ -126,7 +126,8 @@ class OwnedFleets:
                 delete what has ended.
             InfraError: the settings don't fit the records.
         """
-        fleet = self._before = opened(FleetCommand(self._environment), self._before, allow_empty=True)
+        command, saved = FleetCommand(self._environment), self.records()
+        fleet = self._before = opened(command, self._before, allow_empty=True, saved=saved)
         if any(map(self.owns, fleet.adhoc.values())):
             self._until_s = time.monotonic() + _LATE_S
         elif time.monotonic() > self._until_s:
