@@ -100,8 +100,9 @@ def _older_state(slurm: real.Slurmctld) -> dict[str, Any]:
                 Scontrol().update(action)
         return {
             "cgroup plugins": sorted(
-                {line.rpartition("/")[2] for line in maps.splitlines() if "cgroup" in line}
+                {line.rpartition("/")[2] for line in maps.splitlines() if "/cgroup_v" in line}
             ),
+            "cgroup mount": call(["stat", "--file-system", "--format=%T", "/sys/fs/cgroup"]).strip(),
             "job before": next(item.state for item in known.jobs if item.id == job),
             "node before": sorted(known.nodes["tpu-2-w0"].flags | {known.nodes["tpu-2-w0"].base}),
             "actions": [[*action.hosts, action.state] for action in actions if isinstance(action, Update)],

@@ -28,7 +28,7 @@ def _seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         ("a range of slices", "-N 1-2: a job has a number of slices, not a range: write one number"),
         ("half a host's chips", "--gres=tpu:1: a job has whole slices, with the chips of all of their hosts"),
         ("CRLF", "DOS line breaks"),
-        ("no shebang", "first line must start with #!"),
+        ("no shebang", "line must start with #!"),
     ],
 )
 def test_a_bad_job_is_refused_by_sbatch_with_a_sentence(
