@@ -75,7 +75,7 @@ SCENARIO = Scenario(
         submit("undisturbed"),
         submit("preempted"),
         # Has the first one's slice after it, so that the other one's job needs a new one.
-        on_login("sbatch --output=/dev/null --wrap \"sleep 60\"", prints="batch job"),
+        on_login('sbatch --output=/dev/null --wrap "sleep 60"', prints="batch job"),
         step.kill("fleet=notice-0", "notice", run="notice", between=(20, 60), jitter_s=0).by("ml-engineer"),
         step.stop("together", prints="(?s)7: tpu-.*", wait=True, timeout_s=400),
         # A slice is taken from under a job, whose next start is in another zone: there are no chips in its own.
