@@ -70,10 +70,12 @@ SCENARIO = Scenario(
         ),
         # A bug waits for the host of the first of them, and fails at once.
         step.start("bug", f"{SSH} {LOGIN} '{BUG}'"),
+        # A host that reboots under a job, and one that is told to save. Two more jobs wait for the slices.
+        step.kill("fleet=reboots-0", "reboot", run="reboots", between=(20, 60), jitter_s=0).by("ml-engineer"),
         submit("undisturbed"),
         submit("preempted"),
-        # A host that reboots under a job, and one that is told to save.
-        step.kill("fleet=reboots-0", "reboot", run="reboots", between=(20, 60), jitter_s=0).by("ml-engineer"),
+        # Has the first one's slice after it, so that the other one's job needs a new one.
+        on_login('sbatch --output=/dev/null --wrap "sleep 60"', prints="batch job"),
         step.kill("fleet=notice-0", "notice", run="notice", between=(20, 60), jitter_s=0).by("ml-engineer"),
         step.stop("together", prints="(?s)7: tpu-.*", wait=True, timeout_s=400),
         # A slice is taken from under a job, whose next start is in another zone: there are no chips in its own.
