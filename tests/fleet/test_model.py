@@ -24,8 +24,9 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_s
 from cli import run as run_command
 from fleet import environment, monitor, owned, removal, supervise, zones
 from fleet.adhoc import STOP_WHEN_DONE, Phase
-from fleet.controller import Controller, Observation
+from fleet.controller import Controller
 from fleet.errors import FleetError
+from fleet.observation import Observation
 from fleet.owned import OwnedFleets
 from fleet.request import FleetCommand
 from fleet.supervise import Supervisor
