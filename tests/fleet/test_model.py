@@ -31,6 +31,7 @@ from fleet.owned import OwnedFleets
 from fleet.request import FleetCommand
 from fleet.supervise import Supervisor
 from infra.engine.named import StackState
+from infra.layers.tpu import startup
 from infra.prices.run import RunPrice
 from infra.settings.schema import Settings
 from pipeline.decide import Progress
@@ -116,6 +117,7 @@ def _replaced(cloud: SharedCloud) -> Iterator[None]:
         (monitor, "Dashboard", _NoDashboard), (run_command, "_entries", lambda *_: Entries()),
         (run_command, "_POLL_S", 10.0), (run_command.hosts, "execute", reboot),
         (run_command.hosts, "restart", reboot),
+        (startup, "loader", lru_cache(startup.loader)),  # a file, read for each body of a request
         # Python 3.11 locks a cached property across instances, and an actor stops within.
         (Supervisor, "_controller", property(_own_controller)),
     ]  # fmt: skip
