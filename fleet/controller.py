@@ -13,83 +13,39 @@ import random
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from types import MappingProxyType
-from typing import Protocol
 
+from fleet.bundles import judged
 from fleet.controller_state import ControllerState
 from fleet.decide import LIST_LAG_S, Limits, decide
 from fleet.errors import FleetError
 from fleet.events import Events
 from fleet.google import Google
 from fleet.ids import RecordedNode
-from fleet.members import in_zone, orphans, placed
+from fleet.members import in_zone, orphans, placed, requested_places
 from fleet.model import (
     ON_THE_WAY,
     TAKEN_AWAY,
     Action,
     Cause,
-    Claim,
     Condition,
     Decision,
     ObservedNode,
     Owner,
     View,
 )
+from fleet.observation import Observation
 from fleet.recorded import FleetRecords
 from fleet.store import BucketStore, LeaseHeldError, UnreachableError
-from fleet.zones import Answer, NodeRequest, Verb
+from fleet.zones import Actor, Answer, NodeRequest, Verb
 from infra.google.failures import Failure, Kind
 from infra.slices.nodes import Node
-
-_OF_A_BUNDLE = frozenset({"script", "bundle", "python", "environment", "launch"})
-"""Stages of a boot that a bundle can fail."""
 
 
 def busy_s(members: int) -> float:
     """Return the seconds between two observations while requests are under way."""
     return max(10.0, members / 16)  # an observation lists every member
-
-
-class Actor(Protocol):
-    """Executor of requests; `begin` returns at once."""
-
-    def begin(self, request: NodeRequest) -> None:
-        """Begin a request."""
-        ...
-
-    def ended(self) -> list[Answer]:
-        """Return the answers since the last call."""
-        ...
-
-
-@dataclass(frozen=True)
-class Observation:
-    """Result of a step.
-
-    Attributes:
-        view: the observation.
-        members: in their present or intended zones.
-        decisions: for each member.
-        orphans: nodes of this stack outside the settings.
-        events: messages since the previous step.
-        begun: members for which a request was begun.
-        failures: by member, of requests that failed since the previous step.
-        outdated: keys of living members with metadata of earlier settings.
-        nodes: existing nodes of this stack, with their members.
-        unwanted: slices that no record wants now, with the reason.
-    """
-
-    view: View
-    members: Sequence[Node]
-    decisions: list[Decision]
-    orphans: list[ObservedNode]
-    events: list[str]
-    begun: tuple[str, ...] = ()
-    failures: Mapping[str, Failure] = field(default_factory=dict)
-    outdated: tuple[str, ...] = ()
-    nodes: Sequence[tuple[Node, ObservedNode]] = ()
-    unwanted: Mapping[str, str] = field(default_factory=dict)
 
 
 class Controller:
@@ -251,7 +207,10 @@ class Controller:
         self._note_ids(members, view)
 
         decisions = decide(members, view, self.state, self._limits, self.owner)
-        changed |= self._judge_bundles(decisions, view)
+        bundles = dict(self.state.bundles)
+        blamed = {key: item for key, item in self._blamed.items() if key in self._running}
+        self._blamed = blamed | judged(decisions, view, self.state)
+        changed |= bundles != self.state.bundles
         unwanted = {**self._unread, **(self._records.unwanted if self._records else {})}
         decisions = [_held(self._in_hand(decision), unwanted) for decision in decisions]
         decisions = self._allowed(decisions)
@@ -337,30 +296,14 @@ class Controller:
         return placed(self._desired if wanted is None else wanted, view, self.owner, self._placements(view))
 
     def _placements(self, view: View) -> dict[str, tuple[str, str]]:
-        """Return zone and name of requested nodes; of members with a record by that alone."""
-        result = self.state.placements(view, LIST_LAG_S)
-        for key, entry in self.owner.recorded.items():
-            requested, zone = result.pop(key, None), view.zones.get(entry.zone)
-            listed = zone is None or zone.nodes is None or entry.name in zone.nodes
-            if entry.name and (requested or listed):
-                result[key] = entry.zone, entry.name
-        return result
+        return requested_places(self.state.placements(view, LIST_LAG_S), self.owner, view)
 
     def _note_ids(self, members: Sequence[Node], view: View) -> None:
-        """Enter the ids of the nodes that are seen in the records, and of those that are another one's."""
-        if not self._records:
-            return
-        pending = {member.key for member in members if self.state.open(member.key)} | {*self._running}
-        entries = {
-            **self._records.completed(members, view, self.owner, pending),
-            **self._records.seen(members, view, self.owner, {item.key for item in members} - pending),
-        }
-        if self.leads:
-            for problem in self._records.enter(entries).values():
+        if self._records:
+            pending = {member.key for member in members if self.state.open(member.key)} | {*self._running}
+            for problem in self._records.note(members, view, self.owner, pending, write=self.leads):
                 self._events.once(problem, logging.WARNING, "records")
-        else:  # what the controller that acts writes
-            self._records.nodes |= entries
-        self.owner = self._records.of(self.owner)
+            self.owner = self._records.of(self.owner)
 
     def record_ids(self, view: View | None = None) -> None:
         """Enter ids before the end of a fleet, those of others too: of the last look, or of a later view."""
@@ -515,24 +458,6 @@ class Controller:
                 else:
                     self._made.pop(node.key)  # asked for again: a creation finds its own node there
         return changed
-
-    def _judge_bundles(self, decisions: Sequence[Decision], view: View) -> bool:
-        """Record which bundles boot: one that failed and has booted nowhere is rolled out no further.
-
-        A failure counts once it is proven and the node is deleted for it.
-        """
-        before = dict(self.state.bundles)
-        self._blamed = {key: item for key, item in self._blamed.items() if key in self._running}
-        for entry in decisions:
-            observed = view.node(entry.node, entry.zone)
-            bundle = observed.labels.get("bundle", "") if observed else ""
-            if not bundle or entry.status is None:
-                continue
-            if entry.status.boot == "ready" or entry.status.work:
-                self.state.booted(bundle)
-            elif entry.claim is Claim.BOOT_FAILED and entry.status.stage in _OF_A_BUNDLE:
-                self._blamed[entry.member.key] = bundle, f"{entry.node}: {entry.why}"
-        return before != self.state.bundles
 
     def _in_hand(self, decision: Decision) -> Decision:
         key = decision.member.key

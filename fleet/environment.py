@@ -216,12 +216,12 @@ class _ByKind:
         self._named = NamedSlices(environment.settings.environment, unheld)
 
     def begin(self, request: NodeRequest) -> None:
-        """See `controller.Actor`."""
+        """See `zones.Actor`."""
         named = request.verb is Verb.CREATE and request.node.member is None
         (self._named if named else self._zones).begin(request)
 
     def ended(self) -> list[Answer]:
-        """See `controller.Actor`."""
+        """See `zones.Actor`."""
         return [*self._zones.ended(), *self._named.ended()]
 
 

@@ -9,9 +9,9 @@ from dataclasses import asdict
 from fleet import doctor as fleet_checks
 from fleet import show
 from fleet.adhoc import NOTHING, Item, owner
-from fleet.controller import Observation
 from fleet.environment import Environment, google_of, opened, over_budget, selected
 from fleet.model import ObservedNode
+from fleet.observation import Observation
 from fleet.request import FleetCommand
 from fleet.show import Rates
 from fleet.unit import unit

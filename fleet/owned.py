@@ -11,11 +11,12 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from fleet.adhoc import OWNER, PHASE, WRITTEN, AdHoc, ConcurrentChangeError, Item, Phase, slices
-from fleet.controller import Controller, Observation
+from fleet.controller import Controller
 from fleet.controller_state import ControllerState
 from fleet.environment import Environment, opened
 from fleet.errors import FleetError
 from fleet.google import Google
+from fleet.observation import Observation
 from fleet.request import FleetCommand
 from fleet.store import LeaseHeldError
 from fleet.supervise import take_down_ended

@@ -107,6 +107,27 @@ class FleetRecords:
         kept = {item.member or 0: nodes[item.key] for item in self._members[name] if item.key in nodes}
         return {**(recorded(self._saved.last(name)) or {}), **kept}
 
+    def note(
+        self, members: Sequence[Node], view: View, owner: Owner, pending: Collection[str], *, write: bool
+    ) -> Collection[str]:
+        """Enter the ids of the nodes that are seen, and of those that are another one's; return problems.
+
+        Args:
+            members: in their places.
+            view: the observation.
+            owner: of the nodes.
+            pending: keys of the members with a request under way.
+            write: to the records; else the controller that acts does.
+        """
+        settled = {member.key for member in members} - {*pending}
+        entries = {
+            **self.completed(members, view, owner, pending), **self.seen(members, view, owner, settled)
+        }  # fmt: skip
+        if write:
+            return self.enter(entries).values()
+        self.nodes |= entries
+        return ()
+
     def seen(self, members: Sequence[Node], view: View, owner: Owner, settled: Collection[str]) -> Entries:
         """Return the entries that an observation changes.
 

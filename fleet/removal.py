@@ -1,4 +1,4 @@
-"""Delete members and orphans; import another stack's members."""
+"""Delete members and orphans; take another stack's members over."""
 
 import json
 import sys
@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from fleet.adhoc import PHASE, AdHoc, Phase, owner
-from fleet.controller import Controller, Observation
+from fleet.controller import Controller
 from fleet.environment import Environment, google_of, opened
 from fleet.errors import FleetError
 from fleet.model import GOING, ObservedNode, View
+from fleet.observation import Observation
 from fleet.observing import report_unanswered
 from fleet.request import FleetCommand
 from infra.engine.named import stack_id
@@ -223,7 +224,7 @@ def _advise(
 
 
 def take_over(request: FleetCommand) -> int:
-    """Adopt another stack's members, after a question; for a fleet whose stack is lost."""
+    """Take another stack's members over, after a question; for a fleet whose stack is lost."""
     fleet = opened(request)
     observation = fleet.controller().step()
     target = [
@@ -244,7 +245,12 @@ def take_over(request: FleetCommand) -> int:
     failed: dict[str, str] = {}
     for node in target:
         try:
-            fleet.google.update(node.zone, node.name, {"labels": {**node.labels, **labels}})
+            present = fleet.google.node(node.zone, node.name)
+            if present is None or not _same(present, node):
+                failed[node.name] = "is left alone: it has changed since it was read"
+                print(f"error: {node.name} {failed[node.name]}", file=sys.stderr)
+                continue
+            fleet.google.update(node.zone, node.name, {"labels": {**present.labels, **labels}})
         except RequestError as error:
             failed[node.name] = str(error)
             print(f"error: {node.name}: {error}", file=sys.stderr)

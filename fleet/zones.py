@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Protocol
 
 from fleet.google import Google
 from fleet.model import GOING, TAKEN_AWAY, Claim, ObservedNode, Owner
@@ -66,6 +66,18 @@ class Answer:
     operation: str = ""
     done: bool = False
     spared: bool = False
+
+
+class Actor(Protocol):
+    """Executor of requests; `begin` returns at once."""
+
+    def begin(self, request: NodeRequest) -> None:
+        """Begin a request."""
+        ...
+
+    def ended(self) -> list[Answer]:
+        """Return the answers since the last call."""
+        ...
 
 
 class Zones:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fleet.adhoc import PHASE, STOP_WHEN_DONE, WHY, AdHoc, ConcurrentChangeError, Phase
-from fleet.controller import Observation
 from fleet.google import Google
 from fleet.model import Condition
+from fleet.observation import Observation
 from fleet.owned import OwnedFleets
 from infra.engine.prices import BudgetError
 from infra.errors import SettingsError

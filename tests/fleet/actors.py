@@ -175,6 +175,7 @@ class SharedCloud:
         self.actors: list[Actor] = []
         self.programs: dict[str, list[str]] = {}  # by record id, the bundles that it had
         self.ended: set[str] = set()  # ids of records
+        self.left: set[str] = set()  # ids of nodes whose record ended while somebody had their labels
         self._instances = itertools.count(1)
 
     # Time
@@ -210,9 +211,11 @@ class SharedCloud:
                 node.state, node.program = "READY", node.labels["bundle"]
 
     def check(self) -> None:
-        """Check what holds at each instant."""
+        """Check what holds at each instant: one node a member, but for those that its earlier record left."""
         members = Counter(
-            node.member for node in self.nodes.values() if node.member and node.state not in GOING
+            node.member
+            for node in self.nodes.values()
+            if node.member and node.state not in GOING and node.instance not in self.left
         )
         self.violations += [f"{count} nodes of {member}" for member, count in members.items() if count > 1]
         assert not self.violations, self.violations
@@ -407,6 +410,8 @@ class SharedCloud:
             self._require_known(record)
             if record["phase"] == Phase.ENDED:
                 self.ended.add(record["id"])
+                taken = [node for node in self.nodes.values() if node.taken]
+                self.left |= {node.instance for node in taken if node.taken["record"] == record["id"]}
             bundles = self.programs.setdefault(record["id"], [])
             if bundles[-1:] != [record["bundle"][:12]]:
                 bundles.append(record["bundle"][:12])

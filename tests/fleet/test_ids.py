@@ -163,6 +163,17 @@ def test_a_node_that_is_made_anew_while_its_deletion_is_confirmed_stays(
     assert world.requests[before:] == []
 
 
+def test_a_node_that_is_made_anew_while_its_take_over_is_confirmed_keeps_its_labels(
+    world: Cloud, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = "tpu-us-east5-b-0"
+    labels = world.labels[name] = {**world.labels[name], "stack": "another"}
+    monkeypatch.setattr("fleet.removal.confirm", lambda *_: world.instances.update({name: 5000}))
+    assert fleet(["take-over", "dev"]) == 1
+    assert f"{name} is left alone: it has changed since it was read" in capsys.readouterr().err
+    assert (world.updated, world.labels[name]) == ([], labels)
+
+
 def test_two_records_with_one_id_are_named_and_left_alone(
     world: Cloud, capsys: pytest.CaptureFixture[str]
 ) -> None:

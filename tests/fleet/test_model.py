@@ -24,12 +24,14 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_s
 from cli import run as run_command
 from fleet import environment, monitor, owned, removal, supervise, zones
 from fleet.adhoc import STOP_WHEN_DONE, Phase
-from fleet.controller import Controller, Observation
+from fleet.controller import Controller
 from fleet.errors import FleetError
+from fleet.observation import Observation
 from fleet.owned import OwnedFleets
 from fleet.request import FleetCommand
 from fleet.supervise import Supervisor
 from infra.engine.named import StackState
+from infra.layers.tpu import startup
 from infra.prices.run import RunPrice
 from infra.settings.schema import Settings
 from pipeline.decide import Progress
@@ -115,6 +117,7 @@ def _replaced(cloud: SharedCloud) -> Iterator[None]:
         (monitor, "Dashboard", _NoDashboard), (run_command, "_entries", lambda *_: Entries()),
         (run_command, "_POLL_S", 10.0), (run_command.hosts, "execute", reboot),
         (run_command.hosts, "restart", reboot),
+        (startup, "loader", lru_cache(startup.loader)),  # a file, read for each body of a request
         # Python 3.11 locks a cached property across instances, and an actor stops within.
         (Supervisor, "_controller", property(_own_controller)),
     ]  # fmt: skip
