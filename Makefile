@@ -54,6 +54,8 @@ prove: setup ## every proof, about 7 hours: kills, faults, mutants, roles, grant
 	for scenario in $(filter-out default,$(SCENARIOS)); do python -m cli rehearsal run $$scenario || exit; done
 	python -m tests.proofs updates
 	python -m tests.proofs changes
+	python -m tests.proofs slurm-scale
+	python -m tests.proofs slurm-figures
 	python -m tests.proofs runs
 
 lint: setup-test ## ruff, mypy --strict, shellcheck, and that the locks are current

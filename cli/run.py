@@ -25,8 +25,8 @@ from cli.publish import progress
 from cli.user_code import UserCode, read_program
 from fleet import hosts
 from fleet.adhoc import STOP_WHEN_DONE, ConcurrentChangeError, Phase, held
-from fleet.controller import Observation
 from fleet.model import GOING, ON_THE_WAY, TAKEN_AWAY, Condition, ObservedNode
+from fleet.observation import Observation
 from fleet.remote_exec import Remote
 from fleet.request import FleetCommand
 from fleet.show import Spent, unanswered

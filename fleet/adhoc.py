@@ -16,6 +16,7 @@ from typing import Any
 
 from fleet.errors import FleetError
 from fleet.google import Google
+from fleet.ids import NODES, RecordedNode, SharedIdError, others_of, recorded, stored
 from infra.google.client import RequestError
 from infra.google.failures import Kind
 from settings_schema import foreign
@@ -26,13 +27,15 @@ NOTHING: Mapping[str, Item] = MappingProxyType({})
 STOP_WHEN_DONE = "stopWhenDone"
 PHASE, WHY, OWNER, ID = "phase", "why", "owner", "id"
 SINCE = "sinceS"  # time of an earlier program's last status, which is no end of the present one
-_VERSION, _FORMAT, _ENVIRONMENT = "version", 1, "environment"
+_VERSION, _FORMAT, _ENVIRONMENT = "version", 2, "environment"
+_WITHOUT_IDS = 1  # version of records without the ids of their nodes
 WRITTEN = "writtenS"
-_OF_RECORD = (PHASE, WHY, OWNER, ID, SINCE, _VERSION, _ENVIRONMENT, WRITTEN)
+_OF_RECORD = (PHASE, WHY, OWNER, ID, SINCE, NODES, _VERSION, _ENVIRONMENT, WRITTEN)
 _KEPT_S = 86_400.0  # of a record that has ended
 _BESIDE = (STOP_WHEN_DONE, *_OF_RECORD)
 CHANGEABLE = frozenset({"bundle", "run", STOP_WHEN_DONE})
 """Keys that hosts apply without being recreated."""
+_MOST_READ = 4  # records that are read one by one; a listing is dearer than a reading
 
 
 class Phase(StrEnum):
@@ -59,6 +62,15 @@ def slices(items: Iterable[Item]) -> list[dict[str, Any]]:
 def wanted(item: Item) -> Item:
     """Return an item as a command asked for it: without what its record adds."""
     return {key: value for key, value in item.items() if key not in _OF_RECORD}
+
+
+def same_request(record: Item, other: Item) -> bool:
+    """Return whether two readings of a record differ in the ids of its nodes at most."""
+    return _request(record) == _request(other)
+
+
+def _request(record: Item) -> Item:
+    return {key: value for key, value in record.items() if key not in (NODES, _VERSION)}
 
 
 def owner(item: Item) -> str:
@@ -137,6 +149,12 @@ def described(
     return {**item, "run": run} if run else item
 
 
+def _twice(where: str, problem: str) -> str:
+    """Return why a record isn't followed that shares a node's id."""
+    ids = "gcloud compute tpus tpu-vm describe NODE --zone=ZONE --format='value(id)'"
+    return f"{where}: {problem}\n    fix: {ids} tells whose it is; repair the record, or delete it"
+
+
 class AdHoc:
     """Records in the controller's bucket, one for each fleet.
 
@@ -144,41 +162,103 @@ class AdHoc:
         unread: by the last `read`, why a record isn't followed, by the fleet's name.
         ended: by the last `read`, ids of the records that have ended.
         over: by the last `read`, the reason of their end, by the fleet's name.
+        others: by the last `read`, ids of nodes that somebody else made in the place of a fleet's.
     """
 
-    def __init__(self, google: Google, stack: str, environment: str = ""):
-        """Create a reader and writer of a stack's records; `environment`: refuse those of another one."""
-        self._google, self._environment = google, environment
+    def __init__(
+        self,
+        google: Google,
+        stack: str,
+        environment: str = "",
+        known: dict[str, tuple[str, int]] | None = None,
+    ):
+        """Create a reader and writer of a stack's records.
+
+        Args:
+            google: with the controller's bucket.
+            stack: its id.
+            environment: refuse records of another one.
+            known: texts and generations by path, of earlier readers: each generation is read once.
+        """
+        self._google, self._stack, self._environment = google, stack, environment
         self._folder = f"{stack}/fleets/"
+        self._known = {} if known is None else known
         self._generations: dict[str, int] = {}
+        self._last: dict[str, dict[str, Any]] = {}  # records as they were read or written last
+        self.others: set[str] = set()
         self.unread: dict[str, str] = {}
         self.ended: set[str] = set()
         self.over: dict[str, str] = {}
         self._ended_s: dict[str, float] = {}
 
+    def again(self) -> "AdHoc":
+        """Return another reader, which requests only what has changed since this one's readings."""
+        return AdHoc(self._google, self._stack, self._environment, self._known)
+
     def read(self) -> dict[str, dict[str, Any]]:
         """Return the fleets that haven't ended, by name. Raises FleetError if the bucket doesn't answer."""
         self._generations.clear()
-        self.unread, self.ended, self.over, self._ended_s = {}, set(), {}, {}
-        records = {}
-        for path in self._listed():
+        self._last.clear()
+        self.unread, self.ended, self.over, self._ended_s, self.others = {}, set(), {}, {}, set()
+        records: dict[str, dict[str, Any]] = {}
+        for path in self._read_listed():
             name = path.rpartition("/")[2].removesuffix(".json")
             try:
-                item = self._parsed(path, name)
+                item = self._parsed(path, name, self._known.get(path))
             except RecordError as error:
                 self.unread[name] = str(error)
                 continue
+            for node in (recorded(item or {}) or {}).values():
+                self.others.update(node.others)
             if item and item[PHASE] is Phase.ENDED:
                 self.ended.add(str(item.get(ID)))
                 self.over[name] = str(item.get(WHY) or "without a reason")
-                self._ended_s[name] = float(item.get(WRITTEN) or 0.0)
+                if not others_of(item):  # their nodes still have its labels
+                    self._ended_s[name] = float(item.get(WRITTEN) or 0.0)
             elif item:
                 records[name] = item
+        for name, problem in self._shared(records).items():
+            del records[name]
+            self.unread[name] = problem
         return records
+
+    def _shared(self, records: Mapping[str, Item]) -> dict[str, str]:
+        """Return why records aren't followed that name a node of another one, too."""
+        by_id: dict[str, list[str]] = {}
+        for name, item in records.items():
+            for node in (recorded(item) or {}).values():
+                by_id.setdefault(node.instance, []).append(name)
+        return {
+            name: _twice(f"gs://{self._google.controller_bucket}/{self._folder}{name}.json",
+                         f"{' and '.join(several)} have both the id {instance}")
+            for instance, several in by_id.items() if instance and len(several) > 1
+            for name in several
+        }  # fmt: skip
 
     def record(self, name: str) -> dict[str, Any] | None:
         """Return the present record of a fleet, ended or not; None: there is none. Raises FleetError."""
-        return self._parsed(f"{self._folder}{name}.json", name)
+        path = f"{self._folder}{name}.json"
+        self._request([path])
+        return self._parsed(path, name, self._known.get(path))
+
+    def now(self, names: Sequence[str]) -> tuple[dict[str, dict[str, Any] | None], dict[str, str]]:
+        """Return the present records of some fleets, ended or not, and why others aren't known, by name."""
+        paths = {name: f"{self._folder}{name}.json" for name in names}
+        records: dict[str, dict[str, Any] | None] = {}
+        unknown: dict[str, str] = {}
+        try:
+            if len(names) > _MOST_READ:
+                self._read_listed()
+            for name, path in paths.items():
+                if len(names) <= _MOST_READ:
+                    self._request([path])
+                try:
+                    records[name] = self._parsed(path, name, self._known.get(path))
+                except RecordError as error:
+                    unknown[name] = str(error)
+        except FleetError as error:
+            unknown |= {name: str(error) for name in names if name not in records}
+        return records, unknown
 
     def keep(self, name: str, item: Item, phase: Phase = Phase.WANTED, why: str = "") -> dict[str, Any]:
         """Add a fleet, or replace the record that `read` returned; return the record.
@@ -194,23 +274,60 @@ class AdHoc:
             ConcurrentChangeError: there is another record by now.
             FleetError: the bucket doesn't answer.
         """
-        path = f"{self._folder}{name}.json"
         ending = phase is item.get(PHASE) is Phase.ENDING  # since then
         record = {
             **wanted(item), PHASE: phase, **({WHY: why} if why else {}),
             **({SINCE: item[SINCE]} if item.get(SINCE) else {}),
             OWNER: item.get(OWNER) or self._google.caller(), ID: item.get(ID) or uuid.uuid4().hex[:12],
-            _VERSION: _FORMAT, WRITTEN: (item.get(WRITTEN) if ending else None) or time.time(),
+            WRITTEN: (item.get(WRITTEN) if ending else None) or time.time(),
             **({_ENVIRONMENT: self._environment} if self._environment else {}),
         }  # fmt: skip
-        before = self._generations.get(name, 0)
+        before, generation = self._last.get(name), self._generations.get(name, 0)
         try:
-            self._generations[name] = self._google.write(path, json.dumps(record), before)
+            return self._replace(name, record)
+        except ConcurrentChangeError:
+            # A controller may have entered ids since: they are kept.
+            present = self.record(name)
+            if before and present and same_request(before, present):
+                return self._replace(name, record)
+            self._generations[name] = generation
+            raise
+
+    def last(self, name: str) -> dict[str, Any]:
+        """Return a record as it was read or written last."""
+        return self._last[name]
+
+    def enter(self, name: str, nodes: Mapping[int, RecordedNode]) -> dict[str, Any]:
+        """Write the ids of a fleet's nodes, on the generation that was read last; return the record.
+
+        Raises:
+            ConcurrentChangeError: there is another record by now.
+            FleetError: the bucket doesn't answer.
+        """
+        return self._write(name, {**self._last[name], NODES: stored(nodes), _VERSION: _FORMAT})
+
+    def _replace(self, name: str, record: Item) -> dict[str, Any]:
+        """Write a record with the ids of the one that was read, if that is of the same nodes."""
+        before = self._last.get(name, {})
+        same = bool(before) and before.get(ID) == record[ID]
+        if same and NODES not in before:
+            return self._write(name, {**record, _VERSION: _WITHOUT_IDS})
+        nodes = before[NODES] if same else stored(others_of(before))
+        return self._write(name, {**record, NODES: nodes, _VERSION: _FORMAT})
+
+    def _write(self, name: str, record: dict[str, Any]) -> dict[str, Any]:
+        path = f"{self._folder}{name}.json"
+        before = self._generations.get(name, 0)
+        text = json.dumps(record)
+        try:
+            self._generations[name] = self._google.write(path, text, before)
         except RequestError as error:
             if error.failure.kind is not Kind.INVALID:
                 raise self._error(path, str(error)) from None
             where = f"gs://{self._google.controller_bucket}/{path}"
             raise ConcurrentChangeError(f"{where}: changed concurrently; repeat the command") from None
+        self._known[path] = text, self._generations[name]
+        self._last[name] = record
         return record
 
     def prune(self) -> None:
@@ -220,20 +337,34 @@ class AdHoc:
                 with suppress(RequestError):  # another controller's turn
                     self._google.remove(f"{self._folder}{name}.json", self._generations[name])
 
-    def _listed(self) -> list[str]:
+    def _read_listed(self) -> list[str]:
+        """Return the paths of all records, each known by its newest generation. Raises FleetError."""
         try:
-            return self._google.saved(self._folder)
+            listed = self._google.saved(self._folder)
         except RequestError as error:
-            if error.failure.kind is Kind.MISSING:  # no bucket, no record
-                return []
-            raise FleetError(f"gs://{self._google.controller_bucket}: {error}") from None
+            if error.failure.kind is not Kind.MISSING:  # no bucket, no record
+                raise FleetError(f"gs://{self._google.controller_bucket}: {error}") from None
+            listed = {}
+        for path in self._known.keys() - listed.keys():
+            del self._known[path]
+        self._request([path for path, now in listed.items() if self._known.get(path, ("", 0))[1] != now])
+        return [*listed]
 
-    def _parsed(self, path: str, name: str) -> dict[str, Any] | None:
-        """Return a fleet; None if it was removed since the listing."""
+    def _request(self, paths: Sequence[str]) -> None:
+        """Read records anew; those that are gone are known no more. Raises FleetError."""
         try:
-            result = self._google.read(path)
+            results = self._google.read_all(paths)
         except RequestError as error:
-            raise self._error(path, str(error)) from None
+            where = paths[0] if len(paths) == 1 else self._folder
+            raise self._error(where, str(error)) from None
+        for path, result in zip(paths, results, strict=True):
+            if result is None:
+                self._known.pop(path, None)
+            else:
+                self._known[path] = result
+
+    def _parsed(self, path: str, name: str, result: tuple[str, int] | None) -> dict[str, Any] | None:
+        """Return the fleet of a record that was read; None if it was removed since the listing."""
         if result is None:
             return None
         text, self._generations[name] = result
@@ -244,9 +375,13 @@ class AdHoc:
             phase = Phase(foreign.text(item, PHASE) or Phase.WANTED)
             foreign.group(item, OWNER), foreign.text(item, ID), foreign.number(item, WRITTEN)
             foreign.number(item, SINCE)
+            recorded(item)
+        except SharedIdError as error:
+            raise RecordError(_twice(where, str(error))) from None
         except ForeignError as error:
             raise RecordError(f"{where}: can't be read: {error}\n    fix: repair it, or delete it") from None
-        return {**item, PHASE: phase}
+        self._last[name] = {**item, PHASE: phase}
+        return self._last[name]
 
     def _require_known(self, item: Item, name: str, where: str) -> None:
         """Raise RecordError for a record of a newer version, another environment or another name."""

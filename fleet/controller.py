@@ -13,80 +13,39 @@ import random
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
-from typing import Protocol
+from dataclasses import replace
+from types import MappingProxyType
 
+from fleet.bundles import judged
 from fleet.controller_state import ControllerState
 from fleet.decide import LIST_LAG_S, Limits, decide
 from fleet.errors import FleetError
 from fleet.events import Events
 from fleet.google import Google
-from fleet.members import in_zone, orphans, placed
+from fleet.ids import RecordedNode
+from fleet.members import in_zone, orphans, placed, requested_places
 from fleet.model import (
     ON_THE_WAY,
     TAKEN_AWAY,
     Action,
     Cause,
-    Claim,
     Condition,
     Decision,
     ObservedNode,
     Owner,
     View,
 )
+from fleet.observation import Observation
+from fleet.recorded import FleetRecords
 from fleet.store import BucketStore, LeaseHeldError, UnreachableError
-from fleet.zones import Answer, NodeRequest, Verb
+from fleet.zones import Actor, Answer, NodeRequest, Verb
 from infra.google.failures import Failure, Kind
 from infra.slices.nodes import Node
-
-_OF_A_BUNDLE = frozenset({"script", "bundle", "python", "environment", "launch"})
-"""Stages of a boot that a bundle can fail."""
 
 
 def busy_s(members: int) -> float:
     """Return the seconds between two observations while requests are under way."""
     return max(10.0, members / 16)  # an observation lists every member
-
-
-class Actor(Protocol):
-    """Executor of requests; `begin` returns at once."""
-
-    def begin(self, request: NodeRequest) -> None:
-        """Begin a request."""
-        ...
-
-    def ended(self) -> list[Answer]:
-        """Return the answers since the last call."""
-        ...
-
-
-@dataclass(frozen=True)
-class Observation:
-    """Result of a step.
-
-    Attributes:
-        view: the observation.
-        members: in their present or intended zones.
-        decisions: for each member.
-        orphans: nodes of this stack outside the settings.
-        events: messages since the previous step.
-        begun: members for which a request was begun.
-        failures: by member, of requests that failed since the previous step.
-        outdated: keys of living members with metadata of earlier settings.
-        nodes: existing nodes of this stack, with their members.
-        unwanted: slices that no record wants now, with the reason.
-    """
-
-    view: View
-    members: Sequence[Node]
-    decisions: list[Decision]
-    orphans: list[ObservedNode]
-    events: list[str]
-    begun: tuple[str, ...] = ()
-    failures: Mapping[str, Failure] = field(default_factory=dict)
-    outdated: tuple[str, ...] = ()
-    nodes: Sequence[tuple[Node, ObservedNode]] = ()
-    unwanted: Mapping[str, str] = field(default_factory=dict)
 
 
 class Controller:
@@ -110,7 +69,8 @@ class Controller:
         spec: Callable[[Node], str] | None = None,
         lead: bool = True,
         manual: bool = False,
-        unwanted: Callable[[], Mapping[str, str]] = dict,
+        records: FleetRecords | None = None,
+        unread: Mapping[str, str] = MappingProxyType({}),
         refused: Callable[[Sequence[Node]], Mapping[str, str]] | None = None,
     ):
         """Create a controller of `members`; this stack's nodes outside `members` and `everyone` are orphans.
@@ -128,7 +88,8 @@ class Controller:
             spec: label of a member's metadata; a node with another one is updated.
             lead: take the lease at once.
             manual: a user requests the attempts: zones that refused are retried.
-            unwanted: reads the slices that are neither created nor changed now, with the reason.
+            records: of the ad hoc fleets; what they don't want is neither created nor changed.
+            unread: fleets whose record can't be followed, with the reason.
             refused: reads which of some members may not be created now, by key, with the reason.
 
         Raises:
@@ -144,7 +105,7 @@ class Controller:
         self._sent_spec: dict[str, str] = {}  # by member, the last metadata that was sent
         self._blamed: dict[str, tuple[str, str]] = {}  # by member, the bundle that failed on it, and how
         self._events = Events()
-        self.follow(members, everyone, spec, unwanted, refused)
+        self.follow(members, everyone, spec, records, unread, refused)
         if lead:
             self.lead()
 
@@ -153,14 +114,15 @@ class Controller:
         members: Sequence[Node],
         everyone: Sequence[Node] = (),
         spec: Callable[[Node], str] | None = None,
-        unwanted: Callable[[], Mapping[str, str]] = dict,
+        records: FleetRecords | None = None,
+        unread: Mapping[str, str] = MappingProxyType({}),
         refused: Callable[[Sequence[Node]], Mapping[str, str]] | None = None,
     ) -> None:
         """Replace the members to keep."""
         keys = {member.key for member in members}
         self._desired = [*members]
         self._others = [member for member in everyone if member.key not in keys]
-        self._spec, self._unwanted, self._refused = spec, unwanted, refused
+        self._spec, self._records, self._unread, self._refused = spec, records, unread, refused
 
     def lead(self) -> None:
         """Take the lease, and act from now on. Raises LeaseHeldError, or UnreachableError."""
@@ -194,7 +156,8 @@ class Controller:
         attempts = (
             attempt for member in self._desired for attempt in self.state.attempts.get(member.key, ())[-2:]
         )
-        return sorted(named | self._more | {attempt.zone for attempt in attempts if attempt.name})
+        recorded = {entry.zone for entry in self.owner.recorded.values() if entry.zone}
+        return sorted(named | self._more | recorded | {item.zone for item in attempts if item.name})
 
     def note(self, text: str, level: int = logging.INFO, topic: str = "") -> None:
         """Add an event to the next observation and to the log, unless it repeats the last of its topic."""
@@ -232,15 +195,23 @@ class Controller:
             self.state.listed_s = view.at_s
         self._events.unread(view.unread)
 
+        if self._records:  # as they are in this look
+            self._records.read()
+            self.owner = self._records.of(self.owner)
+
         # Record finished requests; a refused member may be placed in another zone after that.
         failures: dict[str, Failure] = {}
         changed = self._note_answers(answers, view.at_s, failures)
         members = self._placed(view)
         changed |= self._note_arrivals(members, view)
+        self._note_ids(members, view)
 
         decisions = decide(members, view, self.state, self._limits, self.owner)
-        changed |= self._judge_bundles(decisions, view)
-        unwanted = self._unwanted()
+        bundles = dict(self.state.bundles)
+        blamed = {key: item for key, item in self._blamed.items() if key in self._running}
+        self._blamed = blamed | judged(decisions, view, self.state)
+        changed |= bundles != self.state.bundles
+        unwanted = {**self._unread, **(self._records.unwanted if self._records else {})}
         decisions = [_held(self._in_hand(decision), unwanted) for decision in decisions]
         decisions = self._allowed(decisions)
         for decision, text in self._events.changes(decisions):
@@ -259,7 +230,7 @@ class Controller:
             for member in members
             if (observed := view.node(member.name, member.zone)) and self.owner.has(member, observed)
         ]
-        keys = tuple(member.key for member in outdated)
+        keys = tuple(item.member.key for item in outdated)
         events = self._events.taken()
         return Observation(
             view, tuple(members), decisions, leftovers, events, begun, failures, keys, nodes, unwanted
@@ -289,7 +260,7 @@ class Controller:
         decisions: Sequence[Decision],
         view: View,
         only: Collection[str] | None,
-        outdated: Sequence[Node],
+        outdated: Sequence[Decision],
         leftovers: Sequence[ObservedNode],
         changed: bool,
     ) -> tuple[str, ...]:
@@ -305,7 +276,7 @@ class Controller:
             # The lease first: a controller that has lost it sends no request to Google.
             if due:
                 begun = self._begin(due, view)
-                for decision in due:
+                for decision in [item for item in due if item.member.key in self._running]:
                     text = f"{decision.node}: {decision.action} ({decision.why})"
                     self._member_event(text, decision.member, decision.action)
             elif changed:
@@ -322,20 +293,44 @@ class Controller:
         return begun
 
     def _placed(self, view: View, wanted: Sequence[Node] | None = None) -> list[Node]:
-        placements = self.state.placements(view, LIST_LAG_S)
-        return placed(self._desired if wanted is None else wanted, view, self.owner, placements)
+        return placed(self._desired if wanted is None else wanted, view, self.owner, self._placements(view))
+
+    def _placements(self, view: View) -> dict[str, tuple[str, str]]:
+        return requested_places(self.state.placements(view, LIST_LAG_S), self.owner, view)
+
+    def _note_ids(self, members: Sequence[Node], view: View) -> None:
+        if self._records:
+            pending = {member.key for member in members if self.state.open(member.key)} | {*self._running}
+            for problem in self._records.note(members, view, self.owner, pending, write=self.leads):
+                self._events.once(problem, logging.WARNING, "records")
+            self.owner = self._records.of(self.owner)
+
+    def record_ids(self, view: View | None = None) -> None:
+        """Enter ids before the end of a fleet, those of others too: of the last look, or of a later view."""
+        if not self._records:
+            return
+        if view is None:
+            self._records.enter(self._records.nodes)
+            return
+        self._records.read()
+        self.owner = self._records.of(self.owner)
+        self._note_ids(self._placed(view), view)
 
     def _begin(self, due: Sequence[Decision], view: View) -> tuple[str, ...]:
         before = deepcopy(self.state)
         everyone = [*self._desired, *self._others]
         requests = []
+        entries: dict[str, RecordedNode] = {}
         for item in due:
             node = item.member
             self.state.begin_attempt(node.key, item.cause or Cause.NEW, view.at_s, item.instance)
+            entry = self.owner.recorded.get(node.key)
             if item.action is Action.REPLACE:
+                if entry:
+                    entries[node.key] = entry.at(node.zone, node.name)
                 requests.append(NodeRequest(Verb.DELETE, node, item.instance, item.claim))
                 continue
-            placements = self.state.placements(view, LIST_LAG_S)
+            placements = self._placements(view)
             if (
                 node.member is not None
                 and not node.together
@@ -343,18 +338,39 @@ class Controller:
             ):
                 node = in_zone(node, node.zone, view, everyone, placements)
             self.state.requested(node.key, node.zone, node.name)
+            if entry:  # others of this look keep off its place
+                entries[node.key] = entry.at(node.zone, node.name)
+                self.owner = replace(self.owner, recorded={**self.owner.recorded, **entries})
             requests.append(NodeRequest(Verb.CREATE, node, generation=self.state.generation(node.key)))
         try:
             self._store.write(self.state)
         except UnreachableError:
             self.state = before
+            if self._records:
+                self.owner = self._records.of(self.owner)
             raise
+        requests = self._entered(requests, entries, before)
         for request in requests:
             self._running[request.node.key] = request
             self.actor.begin(request)
         return tuple(request.node.name for request in requests)
 
-    def _outdated(self, decisions: Sequence[Decision], view: View) -> list[Node]:
+    def _entered(
+        self, requests: list[NodeRequest], entries: Mapping[str, RecordedNode], before: ControllerState
+    ) -> list[NodeRequest]:
+        """Enter requests in the records of their fleets; return those that may be sent."""
+        if not self._records:
+            return requests
+        refused = self._records.enter(entries)
+        self.owner = self._records.of(self.owner)
+        for problem in refused.values():
+            self._events.add(f"no action taken: {problem}", logging.WARNING)
+        for request in requests:
+            if request.node.slice in refused:
+                self.state.attempts[request.node.key] = before.attempts.get(request.node.key, [])
+        return [request for request in requests if request.node.slice not in refused]
+
+    def _outdated(self, decisions: Sequence[Decision], view: View) -> list[Decision]:
         """Return members whose hosts would boot with earlier settings, except by a bundle that failed."""
         if self._spec is None:
             return []
@@ -371,17 +387,18 @@ class Controller:
                 continue
             spec, held = self._spec(node), self.state.refusal(node.key, node.key).holds(view.at_s)
             if spec not in (observed.labels.get("spec"), self._sent_spec.get(node.key)) and not held:
-                outdated.append(node)
+                outdated.append(item)
         return outdated
 
-    def _update(self, nodes: Sequence[Node]) -> tuple[str, ...]:
+    def _update(self, outdated: Sequence[Decision]) -> tuple[str, ...]:
         """Begin updates of members' metadata; a repeated request is harmless."""
-        for node in nodes:
+        for item in outdated:
             assert self._spec is not None
-            self._sent_spec[node.key] = self._spec(node)
-            self._running[node.key] = NodeRequest(Verb.UPDATE, node)
-            self.actor.begin(self._running[node.key])
-        return tuple(node.name for node in nodes)
+            key = item.member.key
+            self._sent_spec[key] = self._spec(item.member)
+            self._running[key] = NodeRequest(Verb.UPDATE, item.member, item.instance)
+            self.actor.begin(self._running[key])
+        return tuple(item.node for item in outdated)
 
     def _note_answers(self, answers: Sequence[Answer], now_s: float, failures: dict[str, Failure]) -> bool:
         """Record answers, creations before refusals; return whether the state changed."""
@@ -425,7 +442,8 @@ class Controller:
             attempt, observed = self.state.open(node.key), view.node(node.name, node.zone)
             if attempt is None or not attempt.name or node.key in self._running:
                 continue
-            if observed and observed.instance != attempt.instance:
+            own = observed and (node.member is None or self.owner.has(node, observed))
+            if observed and own and observed.instance != attempt.instance:
                 if observed.state not in ON_THE_WAY:
                     self._made.pop(node.key, None)
                 if observed.state == "READY":
@@ -441,24 +459,6 @@ class Controller:
                     self._made.pop(node.key)  # asked for again: a creation finds its own node there
         return changed
 
-    def _judge_bundles(self, decisions: Sequence[Decision], view: View) -> bool:
-        """Record which bundles boot: one that failed and has booted nowhere is rolled out no further.
-
-        A failure counts once it is proven and the node is deleted for it.
-        """
-        before = dict(self.state.bundles)
-        self._blamed = {key: item for key, item in self._blamed.items() if key in self._running}
-        for entry in decisions:
-            observed = view.node(entry.node, entry.zone)
-            bundle = observed.labels.get("bundle", "") if observed else ""
-            if not bundle or entry.status is None:
-                continue
-            if entry.status.boot == "ready" or entry.status.work:
-                self.state.booted(bundle)
-            elif entry.claim is Claim.BOOT_FAILED and entry.status.stage in _OF_A_BUNDLE:
-                self._blamed[entry.member.key] = bundle, f"{entry.node}: {entry.why}"
-        return before != self.state.bundles
-
     def _in_hand(self, decision: Decision) -> Decision:
         key = decision.member.key
         if key not in self._running and key not in self._made:
@@ -470,11 +470,17 @@ class Controller:
         return replace(decision, action=Action.WAIT, condition=Condition.RECOVERING, why=why)
 
     def _sweep(self, leftovers: Sequence[ObservedNode]) -> None:
-        """Delete preempted orphans, which hold their names and quota."""
+        """Delete preempted orphans, which hold their names and quota.
+
+        One of a record that isn't followed here may be another one's by that record.
+        """
+        followed = {None, *(entry.record for entry in self.owner.recorded.values())}
         for leftover in leftovers:
+            if leftover.labels.get("record") not in followed:
+                continue
             if leftover.state in TAKEN_AWAY and leftover.name not in self._running and self._desired:
                 node = _left_over(leftover, self._desired)
-                self._running[leftover.name] = NodeRequest(Verb.DELETE, node)
+                self._running[leftover.name] = NodeRequest(Verb.DELETE, node, leftover.instance)
                 self.actor.begin(self._running[leftover.name])
                 text = f"{leftover.name}: left over, {leftover.state}: deleted"
                 self._member_event(text, node, Verb.DELETE)

@@ -13,9 +13,9 @@ from rich.live import Live
 from rich.text import Text
 
 from fleet import show
-from fleet.controller import Observation
 from fleet.errors import FleetError
 from fleet.model import Condition
+from fleet.observation import Observation
 from fleet.page import page
 from fleet.show import MemberRow, Rates
 from views.console import Terminal

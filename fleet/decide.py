@@ -76,13 +76,13 @@ def decide(
             result.append(_of(member, Action.WAIT, Condition.UNKNOWN, unknown))
             continue
         observed = view.node(member.name, member.zone)
-        if foreign := _foreign(member, observed, owner):
-            result.append(_of(member, Action.HOLD, Condition.UNKNOWN, foreign))
-            continue
         back = None if state.open(member.key) else state.last_back(member.key)
         if back and _stale(observed, back, view.at_s):
             why = f"back for {view.at_s - back.back_s:.0f} s; Google's list isn't yet of now"
             result.append(_of(member, Action.WAIT, Condition.STARTING, why))
+            continue
+        if foreign := _foreign(member, observed, owner):
+            result.append(_of(member, Action.HOLD, Condition.UNKNOWN, foreign))
             continue
         status = view.status(observed, command_id(member.run or "")) if observed else None
         desired = _desired(member, observed, status, reporting, now_s, limits)
@@ -125,10 +125,21 @@ def _foreign(member: Node, observed: ObservedNode | None, owner: Owner) -> str:
         settle = f"tpu infra settle {owner.labels.get('environment')} tpu"
         fix = f"if an update of yours was killed: {settle}; else rename the slice, or pulumi import"
         return f"a node of this name is there, and your stack doesn't hold it\n    fix: {fix}"
-    if owner.labels.items() <= observed.labels.items():
-        fix = "if no other controller keeps it: tpu fleet take-over; else rename the fleet"
-        return f"it is of another stack, {observed.labels.get('stack') or 'without an id'}\n    fix: {fix}"
-    labels = {**owner.labels, "stack": owner.stack, "fleet": member.slice, "member": str(member.member)}
+    labels = owner.labels_of(member)
+    if labels.items() <= observed.labels.items():
+        known = owner.recorded[member.key].instance if member.key in owner.recorded else ""
+        other = f"a node of this name is there with the id {observed.instance}"
+        fix = f"delete it manually, or end the fleet: tpu fleet delete {owner.labels.get('environment')}"
+        why = f"{other}, which somebody else made: the record has {known or 'none'}"
+        return f"{why}\n    fix: {fix} --slice {member.slice}, which leaves it alone"
+    stack = observed.labels.get("stack")
+    if owner.labels.items() <= observed.labels.items() and stack != owner.stack:
+        take = "no other controller keeps it: tpu fleet take-over"
+        if member.key in owner.recorded:
+            take = f"it is yours, give it the label stack={owner.stack}"
+        return (
+            f"it is of another stack, {stack or 'without an id'}\n    fix: if {take}; else rename the fleet"
+        )
     given = ",".join(f"{key}={value}" for key, value in labels.items())
     fix = f"if it is yours, give it the labels {given}; else delete it manually, or rename the fleet"
     return f"a node of this name is there without our labels\n    fix: {fix}"

@@ -11,10 +11,8 @@ from typing import Any
 
 from fleet.adhoc import (
     ID,
-    PHASE,
     AdHoc,
     Item,
-    Phase,
     held,
     replaced,
     require_same_slices,
@@ -28,6 +26,7 @@ from fleet.errors import FleetError
 from fleet.google import Google
 from fleet.model import ObservedNode, Owner
 from fleet.named import NamedSlices
+from fleet.recorded import FleetRecords
 from fleet.request import FleetCommand
 from fleet.store import BucketStore
 from fleet.zones import Answer, NodeRequest, Verb, Zones
@@ -80,26 +79,16 @@ class Environment:
         """
         self.adhoc[name] = add(self.settings, self.saved, self.adhoc[name])
 
-    def unwanted(self) -> dict[str, str]:
-        """Return ad hoc fleets that aren't to be created, with the reason: their record, as it is now.
+    def _records(self) -> FleetRecords:
+        """Return the records of the members, to be read at each look."""
+        others = self.records.others if self.records else ()
+        return FleetRecords(self._present(), self.adhoc, self.members, others)
 
-        A fleet that this command has yet to add has no record.
-        """
-        result = dict(self.unread)
-        present = AdHoc(self.google, self.stack.id, self.settings.environment)
-        for name in sorted({member.slice for member in self.members}):
-            if PHASE not in (item := self.adhoc.get(name, {})):
-                continue
-            try:
-                record = present.record(name)
-            except FleetError as error:
-                result[name] = f"whether it is wanted isn't known: {error}"
-                continue
-            if record is None or record[PHASE] is not Phase.WANTED:
-                result[name] = f"its record is {record[PHASE] if record else 'gone'}: nothing is created"
-            elif record != item:
-                result[name] = "its record has changed: nothing is created by the earlier one"
-        return result
+    def _present(self) -> AdHoc:
+        """Return a reader of the records as they are now, which leaves the generations of `saved` alone."""
+        if self.records is not None:
+            return self.records.again()
+        return AdHoc(self.google, self.stack.id, self.settings.environment)
 
     def refused(self, members: Sequence[Node], *, unheld: bool) -> dict[str, str]:
         """Return why members aren't created now, by key: the budget, or the stack for named slices.
@@ -128,7 +117,7 @@ class Environment:
         if self.settings[FleetSettings].dollars_per_hour is None or self.records is None:
             return over_budget(self.settings)
         try:
-            present = AdHoc(self.google, self.stack.id, name).read()
+            present = self.records.again().read()
             return over_budget(from_file(name, slices=slices({**self.adhoc, **present}.values())))
         except InfraError:  # reported by whoever follows the settings
             return over_budget(self.settings)
@@ -154,8 +143,9 @@ class Environment:
         assert isinstance(controller.actor, _ByKind)
         unheld = controller.actor.unheld
         controller.follow(
-            self.members, nodes(self.settings), self.spec, self.unwanted, partial(self.refused, unheld=unheld)
-        )
+            self.members, nodes(self.settings), self.spec, self._records(), self.unread,
+            partial(self.refused, unheld=unheld),
+        )  # fmt: skip
         controller.actor.environment = self
 
     def controller(
@@ -185,7 +175,7 @@ class Environment:
             BucketStore(self.google, self.stack.id, brief=brief),
             self.limits, self.owner,
             everyone=nodes(self.settings), zones=zones, spec=self.spec if updates else None,
-            lead=lead, manual=manual, unwanted=self.unwanted,
+            lead=lead, manual=manual, records=self._records(), unread=self.unread,
             refused=partial(self.refused, unheld=unheld),
         )  # fmt: skip
 
@@ -226,12 +216,12 @@ class _ByKind:
         self._named = NamedSlices(environment.settings.environment, unheld)
 
     def begin(self, request: NodeRequest) -> None:
-        """See `controller.Actor`."""
+        """See `zones.Actor`."""
         named = request.verb is Verb.CREATE and request.node.member is None
         (self._named if named else self._zones).begin(request)
 
     def ended(self) -> list[Answer]:
-        """See `controller.Actor`."""
+        """See `zones.Actor`."""
         return [*self._zones.ended(), *self._named.ended()]
 
 
@@ -256,7 +246,11 @@ def over_budget(settings: Settings) -> str:
 
 
 def opened(
-    request: FleetCommand, before: Environment | None = None, *, allow_empty: bool = False
+    request: FleetCommand,
+    before: Environment | None = None,
+    *,
+    allow_empty: bool = False,
+    saved: AdHoc | None = None,
 ) -> Environment:
     """Read an environment: settings, stack and ad hoc fleets, restricted to the requested members.
 
@@ -264,6 +258,7 @@ def opened(
         request: the command.
         before: an earlier reading, whose stack and ad hoc fleet are kept.
         allow_empty: accept an environment without members, whose nodes are all orphans.
+        saved: reader of the records; by default `before`'s.
 
     Raises:
         FleetError: the flags select no members, or a fleet that has ended or whose record can't be followed,
@@ -274,7 +269,8 @@ def opened(
     google, stack = (
         (before.google, before.stack) if before else (google_of(settings), read_stack(request.environment))
     )
-    saved = before.saved if before else AdHoc(google, stack.id, request.environment)
+    if saved is None:
+        saved = before.saved if before else AdHoc(google, stack.id, request.environment)
     of_file = {item.name for item in settings[TpuSettings].slices}
     settings, fleets, unread = with_records(settings, saved)
     if request.adhoc and before is None:

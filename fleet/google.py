@@ -10,7 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from datetime import datetime
 from email.utils import parsedate_to_datetime
@@ -29,6 +29,7 @@ from settings_schema.foreign import ForeignError
 T = TypeVar("T")
 
 _PATIENCE_S = 20.0  # with a zone; a later answer belongs to the next observation
+_AT_ONCE = 16  # objects of the controller's bucket
 _OLDEST_S = 90.0  # age of such an answer, less than a list may have (fleet/decide.py)
 # The fields that `_seen` reads; a whole node has 4 kB of metadata.
 _NODE_FIELDS = "name,id,state,createTime,labels,health"
@@ -130,6 +131,13 @@ class Google(Client):
         answer = or_none(lambda: self.send("GET", url, {"alt": "media"}))
         return None if answer is None else (answer.text, int(answer.headers.get("x-goog-generation", "0")))
 
+    def read_all(self, names: Sequence[str]) -> list[tuple[str, int] | None]:
+        """Return texts and generations of several objects, as `read` does. Raises RequestError."""
+        if len(names) < 2:
+            return [*map(self.read, names)]
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            return [*pool.map(self.read, names)]
+
     def age_s(self, name: str) -> float | None:
         """Return the seconds since an object of that bucket was written, by Google's clock; None: unknown.
 
@@ -158,11 +166,11 @@ class Google(Client):
         query = {"ifGenerationMatch": str(generation)}
         self.send("DELETE", client.object_url(self.controller_bucket, name), query)
 
-    def saved(self, prefix: str) -> list[str]:
-        """List that bucket's objects by prefix. Raises RequestError."""
-        query = {"prefix": prefix, "fields": "items(name),nextPageToken", "maxResults": "1000"}
+    def saved(self, prefix: str) -> dict[str, int]:
+        """Return that bucket's objects by prefix, with their generations. Raises RequestError."""
+        query = {"prefix": prefix, "fields": "items(name,generation),nextPageToken", "maxResults": "1000"}
         result = self.items(f"{client.STORAGE}/storage/v1/b/{self.controller_bucket}/o", "items", query)
-        return [str(item["name"]) for item in result]
+        return {str(item["name"]): int(item["generation"]) for item in result}
 
     def caller(self) -> dict[str, str]:
         """Return the owner of what this login adds: its account if Google tells, and user and host."""

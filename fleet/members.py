@@ -16,6 +16,17 @@ Placements = Mapping[str, tuple[str, str]]
 """By a member's key, zone and name of the requested node."""
 
 
+def requested_places(requested: Placements, owner: Owner, view: View) -> dict[str, tuple[str, str]]:
+    """Return zone and name of requested nodes; of members with a record by that alone."""
+    result = {key: place for key, place in requested.items() if key not in owner.recorded}
+    for key, entry in owner.recorded.items():
+        zone = view.zones.get(entry.zone)
+        listed = zone is None or zone.nodes is None or entry.name in zone.nodes
+        if entry.name and (key in requested or listed):
+            result[key] = entry.zone, entry.name
+    return result
+
+
 def placed(wanted: Sequence[Node], view: View, owner: Owner, placements: Placements) -> list[Node]:
     """Return the members, each with its present or intended zone and name.
 
@@ -23,7 +34,7 @@ def placed(wanted: Sequence[Node], view: View, owner: Owner, placements: Placeme
         wanted: as the settings spread them.
         view: existing nodes.
         owner: of the nodes; a member of another stack exists, too, and is left to it.
-        placements: creations that Google's list may not show yet.
+        placements: creations that Google's list may not show yet, and nodes by their record.
     """
     by_member = _by_member(view, owner)
     taken = {(observed.zone, observed.name) for observed in view.all()} | {*placements.values()}
@@ -32,7 +43,11 @@ def placed(wanted: Sequence[Node], view: View, owner: Owner, placements: Placeme
     for node in wanted:
         if node.member is None or node.together:
             nodes.append(node)
-        elif observed := by_member.get((node.slice, node.member)):
+        elif node.key in owner.recorded and node.key in placements:
+            nodes.append(_at(node, *placements[node.key]))
+        elif (observed := by_member.get((node.slice, node.member))) and not (
+            node.key in owner.recorded and observed.labels.get("stack") == owner.stack  # by its record alone
+        ):
             nodes.append(_at(node, observed.zone, observed.name))
         elif node.key in placements:
             nodes.append(_at(node, *placements[node.key]))
@@ -63,7 +78,13 @@ def in_zone(node: Node, zone: str, view: View, wanted: Sequence[Node], placement
 
 def orphans(members: Collection[Node], view: View, owner: Owner) -> list[ObservedNode]:
     """Return this stack's nodes without a member; of two nodes of one member, the younger."""
-    target = {(member.zone, member.name) for member in members}
+    target = {
+        (member.zone, member.name)
+        for member in members
+        if member.key not in owner.recorded
+        or (observed := view.node(member.name, member.zone)) is None
+        or owner.labels_of(member).items() <= observed.labels.items()
+    }
     return [
         observed
         for observed in view.all()

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from fleet.ids import RecordedNode
 from infra.google.failures import Failure
 from infra.slices.nodes import Node
 
@@ -55,21 +56,37 @@ class Owner:
         labels: of every node of the environment's slices.
         stack: id of their stack (docs/architecture.md).
         held: zones of the named slices in the stack, by name; None: Pulumi is unavailable.
+        recorded: nodes of members whose fleet has a record with ids, by the member's key.
+        others: ids of nodes that somebody else made with this stack's labels.
     """
 
     labels: Mapping[str, str]
     stack: str
     held: Mapping[str, str] | None = None
+    recorded: Mapping[str, RecordedNode] = field(default_factory=dict)
+    others: frozenset[str] = frozenset()
 
     def owns(self, observed: ObservedNode) -> bool:
-        """Return whether a node belongs to this stack, by its labels."""
-        return {**self.labels, "stack": self.stack}.items() <= observed.labels.items()
+        """Return whether a node belongs to this stack, by its labels, and isn't known for another one's."""
+        labels = {**self.labels, "stack": self.stack}
+        return labels.items() <= observed.labels.items() and observed.instance not in self.others
+
+    def labels_of(self, member: Node) -> dict[str, str]:
+        """Return the labels by which a node is a member's."""
+        entry = self.recorded.get(member.key)
+        record = {"record": entry.record} if entry and entry.record else {}
+        return {
+            **self.labels, "stack": self.stack, "fleet": member.slice, "member": str(member.member), **record
+        }  # fmt: skip
 
     def has(self, member: Node, observed: ObservedNode) -> bool:
         """Return whether a node with a member's name is the member; a named slice without Pulumi: True."""
         if member.member is None:
             return self.held is None or member.name in self.held
-        return self.owns(observed)
+        if (entry := self.recorded.get(member.key)) is None:
+            return self.owns(observed)
+        labelled = self.labels_of(member).items() <= observed.labels.items()
+        return labelled and self.owns(observed) and entry.has(observed.instance)
 
 
 @dataclass(frozen=True)

@@ -27,11 +27,11 @@ class NamedSlices:
         self._running: tuple[list[NodeRequest], subprocess.Popen[bytes], IO[bytes]] | None = None
 
     def begin(self, request: NodeRequest) -> None:
-        """See `controller.Actor`; a creation."""
+        """See `zones.Actor`; a creation."""
         self._waiting.append(request)
 
     def ended(self) -> list[Answer]:
-        """See `controller.Actor`."""
+        """See `zones.Actor`."""
         answers: list[Answer] = []
         if self._running and self._running[1].poll() is not None:
             requests, child, output = self._running

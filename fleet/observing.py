@@ -9,9 +9,9 @@ from dataclasses import asdict
 from fleet import doctor as fleet_checks
 from fleet import show
 from fleet.adhoc import NOTHING, Item, owner
-from fleet.controller import Observation
 from fleet.environment import Environment, google_of, opened, over_budget, selected
 from fleet.model import ObservedNode
+from fleet.observation import Observation
 from fleet.request import FleetCommand
 from fleet.show import Rates
 from fleet.unit import unit
@@ -65,7 +65,7 @@ def list_nodes(request: FleetCommand) -> int:
 def _as_json(node: ObservedNode, member: Node | None, owners: Mapping[str, str]) -> dict[str, str | None]:
     slice_name = member.slice if member else None  # an orphan has none
     return {
-        "name": node.name, "zone": node.zone, "state": node.state, "slice": slice_name,
+        "name": node.name, "zone": node.zone, "id": node.instance, "state": node.state, "slice": slice_name,
         "owner": owners.get(slice_name or ""),
     }  # fmt: skip
 

@@ -5,23 +5,27 @@ of `tpu fleet monitor`, unless another controller holds the lease.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from fleet.adhoc import OWNER, PHASE, WRITTEN, AdHoc, ConcurrentChangeError, Item, Phase, slices
-from fleet.controller import Controller, Observation
+from fleet.controller import Controller
 from fleet.controller_state import ControllerState
-from fleet.environment import Environment, add, opened
+from fleet.environment import Environment, opened
 from fleet.errors import FleetError
 from fleet.google import Google
+from fleet.observation import Observation
 from fleet.request import FleetCommand
 from fleet.store import LeaseHeldError
 from fleet.supervise import take_down_ended
+from infra.engine.prices import within_budget
 from infra.engine.settings import from_file
 
 _SETTLED_S, _POLL_S = 20.0, 2.0
 _ENDING_S = 900.0  # a deletion takes minutes
+_AT_ONCE = 16  # a record is a request
 _LATE_S = 600.0  # after the last slice has ended: a node that was requested before may still appear
 Report = Callable[[str], None]
 Recovers = Callable[[ControllerState, str], bool]
@@ -29,7 +33,7 @@ Recovers = Callable[[ControllerState, str], bool]
 
 @dataclass(frozen=True)
 class Outcome:
-    """Outcome of a look at an owner\'s fleets.
+    """Outcome of a look at an owner's fleets.
 
     Attributes:
         fleet: the owner's records and members, as they were read before it.
@@ -52,32 +56,41 @@ class OwnedFleets:
         self._google, self._stack, self._environment = google, stack, environment
         self.owner = {**owner}
         self._until_s = 0.0  # until which slices are looked for
+        self._records = AdHoc(google, stack, environment)
+        self._before: Environment | None = None
 
     def records(self) -> AdHoc:
         """Return a reader and writer of the environment's records."""
-        return AdHoc(self._google, self._stack, self._environment)
+        return self._records.again()
 
     def owns(self, record: Item) -> bool:
         """Return whether a record is this owner's."""
         known = record.get(OWNER)
         return isinstance(known, dict) and known.get("from") == self.owner["from"]
 
-    def want(self, records: AdHoc, fleets: Mapping[str, Item], item: Item) -> None:
-        """Write the record of a fleet.
+    def want(self, records: AdHoc, fleets: Mapping[str, Item], items: Sequence[Item]) -> None:
+        """Write the records of fleets: of all of them, or of none where they break a rule or the budget.
 
         Args:
             records: by which `fleets` were read.
             fleets: all that haven't ended.
-            item: the fleet.
+            items: the fleets.
 
         Raises:
-            SettingsError: the item breaks a rule.
-            BudgetError: with it all slices exceed the budget.
-            ConcurrentChangeError: there is another record by now.
+            SettingsError: an item breaks a rule.
+            BudgetError: with them all slices exceed the budget.
+            ConcurrentChangeError: there is another record of one by now; the others are written.
             FleetError: the bucket doesn't answer.
         """
-        listed = slices({**fleets, item["name"]: item}.values())
-        add(from_file(self._environment, slices=listed), records, {**item, OWNER: self.owner})
+        listed = slices({**fleets, **{item["name"]: item for item in items}}.values())
+        within_budget(from_file(self._environment, slices=listed))
+        if len(items) == 1:
+            records.keep(items[0]["name"], {**items[0], OWNER: self.owner})
+            return
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            written = [pool.submit(records.keep, item["name"], {**item, OWNER: self.owner}) for item in items]
+        for answer in written:
+            answer.result()
 
     def end(self, name: str, why: str) -> None:
         """Begin to end a fleet, unless it isn't this owner's, or isn't wanted any more."""
@@ -114,7 +127,8 @@ class OwnedFleets:
                 delete what has ended.
             InfraError: the settings don't fit the records.
         """
-        fleet = opened(FleetCommand(self._environment), allow_empty=True)
+        command, saved = FleetCommand(self._environment), self.records()
+        fleet = self._before = opened(command, self._before, allow_empty=True, saved=saved)
         if any(map(self.owns, fleet.adhoc.values())):
             self._until_s = time.monotonic() + _LATE_S
         elif time.monotonic() > self._until_s:

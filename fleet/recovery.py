@@ -5,10 +5,11 @@ import time
 from collections.abc import Callable, Collection, Sequence
 
 from fleet.adhoc import PHASE
-from fleet.controller import Controller, Observation
+from fleet.controller import Controller
 from fleet.environment import Environment, opened
 from fleet.errors import FleetError
 from fleet.model import Action, Cause, Condition, Decision
+from fleet.observation import Observation
 from fleet.observing import print_status, progress, report_unanswered
 from fleet.request import FleetCommand
 from infra.engine.prices import within_budget

@@ -1,4 +1,4 @@
-"""Delete members and orphans; import another stack's members."""
+"""Delete members and orphans; take another stack's members over."""
 
 import json
 import sys
@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from fleet.adhoc import PHASE, AdHoc, Phase, owner
-from fleet.controller import Controller, Observation
+from fleet.controller import Controller
 from fleet.environment import Environment, google_of, opened
 from fleet.errors import FleetError
 from fleet.model import GOING, ObservedNode, View
+from fleet.observation import Observation
 from fleet.observing import report_unanswered
 from fleet.request import FleetCommand
 from infra.engine.named import stack_id
@@ -26,7 +27,6 @@ from infra.slices.nodes import Node, nodes
 _POLL_S = 2.0
 _LONGEST_S = 900.0
 """Time for which a command waits until nodes are gone; a deletion takes minutes."""
-Doomed = Node | ObservedNode
 
 
 def delete(request: FleetCommand, *, orphans: bool = False) -> int:
@@ -42,10 +42,11 @@ def delete(request: FleetCommand, *, orphans: bool = False) -> int:
     controller = fleet.controller()
     observation = controller.step()
     unanswered = report_unanswered(observation)  # nodes there aren't deleted, and their fleet isn't forgotten
-    members = [
-        member
-        for member in observation.members
-        if _exists(member, observation, fleet) and (not zones or member.zone in zones)
+    living = [
+        (member, observed)
+        for member, observed in observation.nodes
+        if (member.member is not None or member.name in (fleet.stack.held or ()))
+        if not zones or member.zone in zones
     ]
     # Ad hoc fleets that are deleted as a whole end.
     forgotten = (
@@ -57,8 +58,9 @@ def delete(request: FleetCommand, *, orphans: bool = False) -> int:
         if orphans or orphan.labels.get("fleet") in forgotten
         if not zones or orphan.zone in zones
     ]  # fmt: skip
-    target: list[Doomed] = [*members, *strays]
+    target = [*(observed for _, observed in living), *strays]
     lines = [f"  delete  {node.name} in {node.zone}" for node in target]
+    lines += _left_alone(observation, forgotten)
     lines += [f"  forget  {name}, which is in no settings file" for name in sorted(forgotten)]
     if not _show(request, lines, lines, "neither the stack nor Google has any of them: nothing to delete"):
         return max(unanswered, _report(request, "deleted", target, None))
@@ -66,27 +68,39 @@ def delete(request: FleetCommand, *, orphans: bool = False) -> int:
     confirm(f"Delete {len(target)} slice(s)?", request.yes)
     controller.lead()  # refused while a monitor runs, which would recreate them
     try:
-        keys = [member.key for member in members]
+        keys = {member.key for member, _ in living}
+        keys |= {member.key for member in fleet.members if member.slice in forgotten}
         output = partial(print, file=request.output)
         ends = dict.fromkeys(sorted(forgotten), "deleted by a command")
         gone, failed = delete_nodes(fleet, controller, keys, target, output, ends)
     finally:
         controller.leave()
-    _advise(request, members, gone, forgotten)
+    _advise(request, living, gone, forgotten)
     if failed:
         print(f"    fix: tpu fleet delete {request.environment}, once more", file=sys.stderr)
     return max(unanswered, _report(request, "deleted", target, failed))
+
+
+def _left_alone(observation: Observation, fleets: Collection[str]) -> list[str]:
+    """Return a line for each node in the place of a fleet's that isn't its own."""
+    own = {(observed.zone, observed.name) for _, observed in observation.nodes}
+    return [
+        f"  leave   {item.node} in {item.zone}: {item.why.partition(chr(10))[0]}"
+        for item in observation.decisions
+        if item.member.slice in fleets and (item.zone, item.node) not in own
+        if observation.view.node(item.node, item.zone)
+    ]
 
 
 def delete_nodes(
     fleet: Environment,
     controller: Controller,
     keys: Collection[str],
-    nodes: Sequence[Doomed],
+    nodes: Sequence[ObservedNode],
     report: Callable[[str], None],
     ends: Mapping[str, str],
     longest_s: float = _LONGEST_S,
-) -> tuple[list[Doomed], dict[str, str]]:
+) -> tuple[list[ObservedNode], dict[str, str]]:
     """Record the deletion of members, delete each node, and wait until Google lists none of them.
 
     The records of ad hoc fleets that end say so before the first deletion: if this process dies in between,
@@ -96,7 +110,7 @@ def delete_nodes(
         fleet: the environment, with the records as they were read.
         controller: leads; nothing more is deleted once it has lost the lease.
         keys: of the members, which aren't to be recovered.
-        nodes: of the members, and others.
+        nodes: of the members, and others; a node of such a name with another id is left alone.
         report: receives the number of nodes that are gone.
         ends: ad hoc fleets of which these are all nodes, with the reason of their end.
         longest_s: time to wait.
@@ -111,24 +125,32 @@ def delete_nodes(
     """
     google = fleet.google
     controller.forget(keys)
+    controller.record_ids()
     for name, why in ends.items():
         fleet.saved.keep(name, fleet.adhoc[name], Phase.ENDING, why)
     failed: dict[str, str] = {}
     for node in nodes:
         controller.renew()
-        if isinstance(node, ObservedNode) and node.state in GOING:
+        if node.state in GOING:
             continue  # by an earlier request
         try:
+            present = google.node(node.zone, node.name)
+            if present is None or not _same(present, node):
+                continue
             google.delete(node.zone, node.name)
         except RequestError as error:
             failed[node.name] = str(error)
             print(f"error: {node.name}: {error}", file=sys.stderr)
     left = requested = [node for node in nodes if node.name not in failed]
+    anew = False
     until_s = time.monotonic() + longest_s
     while left and time.monotonic() < until_s:
         time.sleep(_POLL_S)
         controller.renew()
         view = google.observe(sorted({node.zone for node in left}))
+        if not anew and any(_made_anew(node, view) for node in left):
+            anew = True
+            controller.record_ids(view)  # else they are late nodes once the fleet has ended
         before, left = len(left), [node for node in left if _maybe_there(node, view)]
         if len(left) != before:
             report(f"{len(requested) - len(left)} of {len(requested)} gone")
@@ -169,43 +191,47 @@ def require_no_fleets(environment: str, resources: Sequence[Mapping[str, Any]], 
     raise FleetError("\n".join([problem, *lines, *saved.unread.values(), *fixes]))
 
 
-def _maybe_there(node: Doomed, view: View) -> bool:
-    zone = view.zones[node.zone]
-    return zone.nodes is None or node.name in zone.nodes
+def _maybe_there(node: ObservedNode, view: View) -> bool:
+    present = view.node(node.name, node.zone)
+    return view.zones[node.zone].nodes is None or (present is not None and _same(present, node))
+
+
+def _made_anew(node: ObservedNode, view: View) -> bool:
+    present = view.node(node.name, node.zone)
+    return present is not None and present.instance != node.instance
+
+
+def _same(present: ObservedNode, node: ObservedNode) -> bool:
+    """Return whether a node of this name is the one that was observed, and still of the same stack."""
+    stack = [item.labels.get("stack") for item in (present, node)]
+    return present.instance == node.instance and stack[0] == stack[1]
 
 
 def _advise(
     request: FleetCommand,
-    members: Sequence[Node],
-    gone: Collection[Doomed],
+    living: Sequence[tuple[Node, ObservedNode]],
+    gone: Collection[ObservedNode],
     forgotten: Collection[str],
 ) -> None:
     """Print how many nodes are gone, whether they come back, and what the stack still holds."""
-    listed = any(member.slice not in forgotten for member in members)
+    listed = any(member.slice not in forgotten for member, _ in living)
     file = f"Pulumi.{request.environment}.yaml"
     again = f"; {file} still lists them: tpu fleet create or a monitor recreates them" if listed else ""
     print(f"deleted {len(gone)}{again}", file=request.output)
-    if held := [member.name for member in members if member.member is None and member in gone]:
+    if held := [item.name for item, node in living if item.member is None and node in gone]:
         refresh = f"pulumi refresh -s {request.environment}"
         print(f"the stack still holds {', '.join(held)}: `{refresh}`", file=request.output)
 
 
-def _exists(member: Node, observation: Observation, fleet: Environment) -> bool:
-    """Return whether this stack has a node of the member."""
-    node = observation.view.node(member.name, member.zone)
-    if node is None:
-        return False
-    return fleet.owner.owns(node) if member.member is not None else member.name in (fleet.stack.held or ())
-
-
 def take_over(request: FleetCommand) -> int:
-    """Adopt another stack's members, after a question; for a fleet whose stack is lost."""
+    """Take another stack's members over, after a question; for a fleet whose stack is lost."""
     fleet = opened(request)
     observation = fleet.controller().step()
     target = [
         node
         for member in observation.members
-        if member.member is not None and (node := observation.view.node(member.name, member.zone))
+        if member.member is not None and member.slice not in fleet.adhoc  # those go by their record
+        if (node := observation.view.node(member.name, member.zone))
         if fleet.owner.labels.items() <= node.labels.items() and not fleet.owner.owns(node)
     ]
     lines = [
@@ -219,7 +245,12 @@ def take_over(request: FleetCommand) -> int:
     failed: dict[str, str] = {}
     for node in target:
         try:
-            fleet.google.update(node.zone, node.name, {"labels": {**node.labels, **labels}})
+            present = fleet.google.node(node.zone, node.name)
+            if present is None or not _same(present, node):
+                failed[node.name] = "is left alone: it has changed since it was read"
+                print(f"error: {node.name} {failed[node.name]}", file=sys.stderr)
+                continue
+            fleet.google.update(node.zone, node.name, {"labels": {**present.labels, **labels}})
         except RequestError as error:
             failed[node.name] = str(error)
             print(f"error: {node.name}: {error}", file=sys.stderr)
@@ -234,7 +265,7 @@ def _show(request: FleetCommand, lines: Sequence[str], target: Collection[object
 
 
 def _report(
-    request: FleetCommand, key: str, target: Sequence[Doomed], failed: Mapping[str, str] | None
+    request: FleetCommand, key: str, target: Sequence[ObservedNode], failed: Mapping[str, str] | None
 ) -> int:
     """Print the outcome for programs; return the exit status.
 

@@ -13,9 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from fleet.adhoc import NOTHING, PHASE, WHY, Item, Phase, owner
-from fleet.controller import Observation
 from fleet.events import left_out
 from fleet.model import Condition, Decision, ObservedNode, WorkerStatus
+from fleet.observation import Observation
 from infra.catalog import CATALOG
 from infra.engine.roles import with_roles
 from infra.slices.nodes import Node

@@ -26,10 +26,11 @@ from fleet.adhoc import (
     require_same_slices,
     slices,
 )
-from fleet.controller import Controller, Observation
+from fleet.controller import Controller
 from fleet.environment import Environment, google_of, require_read, selected, with_records
 from fleet.errors import FleetError
 from fleet.model import GOING, TAKEN_AWAY, Action, Claim, Condition, Decision, ObservedNode
+from fleet.observation import Observation
 from fleet.removal import delete_nodes, of_fleet
 from fleet.request import FleetCommand
 from fleet.show import unanswered

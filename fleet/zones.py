@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Protocol
 
 from fleet.google import Google
 from fleet.model import GOING, TAKEN_AWAY, Claim, ObservedNode, Owner
@@ -19,6 +19,7 @@ from infra.google.failures import Failure, Kind
 from infra.slices.nodes import Node
 
 _AT_ONCE = 8  # requests of one zone
+_MADE_SINCE = "it was made since that was decided"
 
 
 class Verb(StrEnum):
@@ -37,7 +38,7 @@ class NodeRequest:
     Attributes:
         verb: of the request.
         node: the member, with zone and name.
-        instance: id of the living node that may be deleted.
+        instance: id of the node that may be deleted or updated; empty for a creation.
         claim: to be proven before that.
         operation: of the creation that is checked.
         generation: label of the node that is created.
@@ -65,6 +66,18 @@ class Answer:
     operation: str = ""
     done: bool = False
     spared: bool = False
+
+
+class Actor(Protocol):
+    """Executor of requests; `begin` returns at once."""
+
+    def begin(self, request: NodeRequest) -> None:
+        """Begin a request."""
+        ...
+
+    def ended(self) -> list[Answer]:
+        """Return the answers since the last call."""
+        ...
 
 
 class Zones:
@@ -121,6 +134,9 @@ class Zones:
         if node.member is not None and not self._owner.owns(observed):
             why = f"{node.name} isn't of this stack any more: left alone"
             return Answer(request, Failure(Kind.EXISTS, why), spared=True)
+        if observed.instance != request.instance:
+            failure = Failure(Kind.TRANSIENT, f"{node.name} is left alone: {_MADE_SINCE}")
+            return Answer(request, failure, spared=True)
         if observed.state not in TAKEN_AWAY and (why := self._objection(request, observed)):
             failure = Failure(Kind.TRANSIENT, f"{node.name} lives, and is left alone: {why}")
             return Answer(request, failure, spared=True)
@@ -145,7 +161,7 @@ class Zones:
             if error.failure.kind is not Kind.EXISTS:
                 raise
         observed = self._google.node(node.zone, node.name)
-        member = {"fleet": node.slice, "member": str(node.member)}
+        member = {key: body["labels"][key] for key in ("fleet", "member", "record") if key in body["labels"]}
         if observed is None or (self._owner.owns(observed) and member.items() <= observed.labels.items()):
             return Answer(request)  # an earlier request of ours whose answer was lost
         why = f"{node.name} is there, and isn't this member: left alone"
@@ -154,7 +170,7 @@ class Zones:
     def _update(self, request: NodeRequest) -> Answer:
         node = request.node
         observed = self._google.node(node.zone, node.name)
-        if observed and self._owner.owns(observed):
+        if observed and self._owner.owns(observed) and observed.instance == request.instance:
             body = self._body(node)
             labels = {**body["labels"], "generation": observed.labels.get("generation", "0")}
             self._google.update(node.zone, node.name, {**body, "labels": labels})
@@ -184,12 +200,12 @@ def unproven(
         heartbeat_timeout_s: time after which a worker that had reported counts as silent.
     """
     if observed.instance != instance:
-        return "it was made since that was decided"
+        return _MADE_SINCE
     if observed.state != "READY":
         return f"it is {observed.state}"
     workers = google.attested(observed.zone, observed.name)
     # The attributes are of the node whose id stands on both sides.
     again = google.node(observed.zone, observed.name)
     if again is None or again.instance != instance:
-        return "it was made since that was decided"
+        return _MADE_SINCE
     return objection(claim, workers, observed.health, now_s, heartbeat_timeout_s)

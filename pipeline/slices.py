@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fleet.adhoc import PHASE, STOP_WHEN_DONE, WHY, AdHoc, ConcurrentChangeError, Phase
-from fleet.controller import Observation
 from fleet.google import Google
 from fleet.model import Condition
+from fleet.observation import Observation
 from fleet.owned import OwnedFleets
 from infra.engine.prices import BudgetError
 from infra.errors import SettingsError
@@ -48,7 +48,7 @@ class SliceTrainer:
         if self._started(records, name):
             return
         try:
-            self._fleets.want(records, fleets, self._item(run))
+            self._fleets.want(records, fleets, [self._item(run)])
             self._requested = True
         except SettingsError as error:
             raise TrainingError("refused", str(error)) from None

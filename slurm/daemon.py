@@ -14,8 +14,9 @@ from infra.errors import InfraError
 from infra.layers.slurm import names
 from infra.slices.names import STACK_ID_VARIABLE
 from slurm import boot, configure
+from slurm.cluster import Cluster
 from slurm.decide import Slice
-from slurm.keep import Keeper, Nodes, Scontrol, declared, keep
+from slurm.keep import Keeper, Scontrol, declared, keep
 from slurm.machine import Metadata
 from slurm.recovered import Recovered
 from slurm.system import System
@@ -37,15 +38,9 @@ def run(role: str, metadata: Metadata, system: System) -> None:
     if role == names.CONTROLLER:
         settings, reached, slurm = boot.known(metadata), boot.reached(metadata), Scontrol()
         keeper = Keeper(settings, google_of(settings), os.environ[STACK_ID_VARIABLE], reached, slurm)
-        files = Files(configure.files(settings, reached, role), declared(settings, reached), slurm, system)
-        recovered, watch = Recovered(), Watch(settings, slurm)
-
-        def beside() -> None:
-            recovered.requeue()
-            files.apply()
-            watch.look()
-
-        keep(keeper, Path(names.REQUESTS), changed.is_set, time.sleep, beside)
+        files = Files(configure.files(settings, reached, role), declared(settings, reached), system)
+        beside = (files.apply, Recovered().requeue, Watch(settings).look)
+        keep(keeper, slurm, Path(names.REQUESTS), changed.is_set, time.sleep, beside)
     else:
         changed.wait()
     _LOG.info("another program: the start-up script fetches it")
@@ -59,27 +54,30 @@ def _watch(metadata: Metadata, program: str, changed: threading.Event) -> None:
 
 
 class Files:
-    """Slurm's files on the controller, which change only once no job would be lost."""
+    """Slurm's files on the controller, which change with the program, and only once no job would be lost."""
 
-    def __init__(self, wanted: Mapping[str, str], slices: Sequence[Slice], slurm: Nodes, system: System):
-        self._wanted, self._slices, self._slurm, self._system = wanted, slices, slurm, system
+    def __init__(self, wanted: Mapping[str, str], slices: Sequence[Slice], system: System):
+        self._wanted, self._slices, self._system = wanted, slices, system
+        self._applied = False
         self._reported: Sequence[str] = ()
 
-    def apply(self) -> None:
+    def apply(self, known: Cluster) -> None:
         """Write what differs, and let slurmctld read it, unless a host that the new files lack is in use.
 
         Such hosts get no job more (slurm/decide.py), and are waited for. Whatever fails is logged.
         """
-        if not configure.differing(self._system, self._wanted):
+        if self._applied or not configure.differing(self._system, self._wanted):
+            self._applied = True
             return
-        try:
-            left = configure.blocked(self._slices, self._slurm.read())
-            if not left:
+        left = configure.blocked(self._slices, known.nodes)
+        if not left:
+            try:
                 configure.write(self._system, self._wanted)
                 configure.start(self._system, changed=True)
-        except InfraError as error:
-            _LOG.warning("%s", error)
-            return
+                self._applied = True
+            except InfraError as error:
+                _LOG.warning("%s", error)
+                return
         if left and left != self._reported:
             _LOG.info("new files of Slurm's wait for %s, which the settings don't have any more", left[0])
         self._reported = left

@@ -75,6 +75,7 @@ class World:
         seen: by slice; None: Google wasn't seen.
         refused: why a slice can't be made now, by name.
         unread: why a record can't be followed, by name: nothing is done about its slice.
+        running: hosts of jobs that have begun.
     """
 
     nodes: Mapping[str, SlurmNode]
@@ -84,6 +85,7 @@ class World:
     seen: Mapping[str, SliceStatus] | None = None
     refused: Mapping[str, str] = field(default_factory=dict)
     unread: Mapping[str, str] = field(default_factory=dict)
+    running: Collection[str] = ()
 
 
 @dataclass(frozen=True)
@@ -206,9 +208,12 @@ def _leave(hosts: _Hosts, why: str) -> Iterator[Action]:
 def _without_record(slice_: Slice, hosts: _Hosts, world: World) -> Iterator[Action]:
     """Yield the actions for a slice that has no record, or whose record has ended."""
     name, refused = slice_.name, world.refused.get(slice_.name)
-    if hosts.up:  # nothing stands behind them: a person has ended the slice, or records are lost
+    # Nothing stands behind them: a person has ended the slice, or records are lost. A slurmctld that has lost
+    # its newest state may take them for powered down although their job has begun.
+    begun = hosts.of(lambda node: node.due and node.name in world.running)
+    if hosts.up or begun:
         ended = f"its slice has ended: {world.ended[name]}" if name in world.ended else "it has no slice"
-        yield from _force(hosts.up + hosts.asking, HELD + ended)
+        yield from _force(hosts.up + hosts.asking + begun, HELD + ended)
     elif refused:
         yield from _force(hosts.asking, HELD + refused)
         if free := hosts.of(lambda node: node.out and not node.held):  # so that jobs take others

@@ -16,7 +16,7 @@ from slurm.machine import call
 
 FORMAT = "%i|%u|%P|%T|%D|%Q|%M|%S|%r|%N|%j"
 """Of squeue; the last field, the job's name, may hold anything."""
-PENDING, CONFIGURING = "PENDING", "CONFIGURING"
+PENDING, CONFIGURING, RUNNING = "PENDING", "CONFIGURING", "RUNNING"
 JOB = re.compile(r"[0-9]{1,10}(_([0-9]{1,8}|\[[0-9,%-]{1,200}\]))?")
 """A job's id, of a task of an array, or of several tasks."""
 

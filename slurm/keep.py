@@ -28,10 +28,12 @@ from infra.layers.slurm import names, slices
 from infra.layers.slurm.slices import Reached
 from infra.settings.schema import Settings
 from slurm import decide
+from slurm.cluster import Cluster
 from slurm.decide import End, Slice, SliceStatus, Tell, Update, Want, World
 from slurm.errors import SlurmError
+from slurm.jobs import queued
 from slurm.machine import call
-from slurm.nodes import MOST_BYTES, SlurmNode, listed, nodes
+from slurm.nodes import MOST_BYTES, listed, nodes
 
 LOOK_S, _SHORT_S = 10.0, 2.0
 """Pause between looks, unless a request ends it; after a look that began something. It is less than the
@@ -41,11 +43,11 @@ _REQUEST_POLL_S = 0.5
 _LOG = logging.getLogger(__name__)
 
 
-class Nodes(Protocol):
-    """Slurm's nodes."""
+class Slurm(Protocol):
+    """Slurm's nodes and jobs."""
 
-    def read(self) -> dict[str, SlurmNode]:
-        """Return the nodes by name. Raises SlurmError."""
+    def read(self) -> Cluster:
+        """Return nodes and jobs. Raises SlurmError."""
         ...
 
     def update(self, update: Update) -> None:
@@ -54,17 +56,17 @@ class Nodes(Protocol):
 
 
 class Scontrol:
-    """Slurm's nodes by its own program."""
+    """Slurm by its own programs."""
 
-    def read(self) -> dict[str, SlurmNode]:
-        """See `Nodes`."""
+    def read(self) -> Cluster:
+        """See `Slurm`."""
         text = call(["scontrol", "show", "node", "--oneliner"])
         if len(text) > MOST_BYTES:
             raise SlurmError(f"scontrol show node: more than {MOST_BYTES >> 20} MiB")
-        return nodes(text)
+        return Cluster(nodes(text), queued())
 
     def update(self, update: Update) -> None:
-        """See `Nodes`."""
+        """See `Slurm`."""
         line = ["scontrol", "update", f"NodeName={listed(update.hosts)}", f"State={update.state}"]
         if update.reason:
             line.append(f"Reason={_one_line(update.reason)}")
@@ -106,7 +108,7 @@ class Keeper:
         google: Google,
         stack: str,
         reached: Reached,
-        slurm: Nodes,
+        slurm: Slurm,
         now: Callable[[], float] = time.monotonic,
     ):
         self._slices = declared(settings, reached)
@@ -117,14 +119,17 @@ class Keeper:
         self._wanted = False  # a record was written since the last look of the fleet's controller
         self._reported: dict[str, str] = {}
 
-    def look(self) -> bool:
-        """Look once, and act; return whether something was begun. Whatever fails is logged."""
+    def look(self, known: Cluster | None) -> bool:
+        """Look once, and act; return whether something was begun. Whatever fails is logged.
+
+        `known`: a reading of Slurm; None: it doesn't answer, and the fleet alone is looked at.
+        """
         acted = False
         try:
-            acted = self._settle()
-            self._once("slurm", "")
+            acted = known is not None and self._settle(known)
+            self._once("records", "")
         except InfraError as error:
-            self._once("slurm", str(error))
+            self._once("records", str(error))
         try:
             # After the records: those that are new begin at once.
             self._last = self._fleets.look(
@@ -138,21 +143,21 @@ class Keeper:
             self._once("fleet", str(error))
         return acted
 
-    def _settle(self) -> bool:
-        """Read Slurm's nodes and the records, and do what follows."""
-        known = self._slurm.read()
+    def _settle(self, known: Cluster) -> bool:
+        """Read the records, and do what follows from Slurm's nodes and jobs."""
         records = self._fleets.records()
         fleets = records.read()
         owned = {name for name, item in fleets.items() if self._fleets.owns(item)}
         refused = {name: hold.why for name, hold in self._holds.items() if hold.until_s > self._now()}
         seen = self._seen(fleets)
-        world = World(known, fleets, owned, records.over, seen, refused, records.unread)
+        world = World(known.nodes, fleets, owned, records.over, seen, refused, records.unread, known.running)
         actions = decide.decide(self._slices, world)
+        wants = [action for action in actions if isinstance(action, Want)]
+        if wants:
+            self._want(wants)
         for action in actions:
             try:
                 match action:
-                    case Want(name, item):
-                        self._want(name, item)
                     case End(name, why):
                         _LOG.info("%s: ends: %s", name, why)
                         self._fleets.end(name, why)
@@ -165,15 +170,24 @@ class Keeper:
                 _LOG.warning("%s: %s", type(action).__name__, error)
         return any(not isinstance(action, Tell) for action in actions)
 
-    def _want(self, name: str, item: Item) -> None:
+    def _want(self, wants: Sequence[Want]) -> None:
+        """Write the records of slices, as many as budget and rules allow. Whatever fails is logged."""
         records = self._fleets.records()
-        fleets = records.read()  # again: each record counts for the budget of the next
         try:
-            self._fleets.want(records, fleets, item)
+            self._fleets.want(records, records.read(), [want.item for want in wants])
         except (BudgetError, SettingsError) as error:
-            self._holds[name] = _Hold(self._now() + _HELD_S, str(error).partition("\n")[0])
-            raise
-        _LOG.info("%s: wanted by Slurm", name)
+            if len(wants) > 1:
+                half = len(wants) // 2
+                self._want(wants[:half])
+                self._want(wants[half:])
+                return
+            self._holds[wants[0].slice] = _Hold(self._now() + _HELD_S, str(error).partition("\n")[0])
+            _LOG.warning("Want: %s", error)
+            return
+        except InfraError as error:
+            _LOG.warning("Want: %s", error)
+        else:
+            _LOG.info("%s: wanted by Slurm", ", ".join(want.slice for want in wants))
         self._wanted = True
 
     def _seen(self, fleets: Mapping[str, Item]) -> dict[str, SliceStatus]:
@@ -195,6 +209,8 @@ class Keeper:
         living = {member.key for member, _ in self._last.observation.nodes}
         for item in self._last.observation.decisions:
             name, key = item.member.slice, item.member.key
+            elsewhere = key not in living and self._last.observation.view.node(item.node, item.zone)
+            self._once(f"node of {name}", f"{item.node}: {item.why}" if elsewhere else "")
             if key in living:
                 self._holds.pop(name, None)
                 continue
@@ -228,6 +244,8 @@ def _seen(last: Outcome, item: Decision, observed: ObservedNode | None) -> Slice
     key = item.member.key
     if observed is None:
         was_there = last.state.last_back(key) is not None and last.state.open(key) is None
+        if was_there and (other := last.observation.view.node(item.node, item.zone)):
+            return SliceStatus(True, other.state == "READY")  # its hosts may run on, whoever has it now
         gone = was_there and item.action in (Action.CREATE, Action.HOLD)
         return SliceStatus(lost="Google has its node no more" if gone else "")
     ready = observed.state == "READY"
@@ -242,18 +260,43 @@ def _seen(last: Outcome, item: Decision, observed: ObservedNode | None) -> Slice
     return SliceStatus(True, ready)
 
 
+Beside = Callable[[Cluster], object]
+"""What else follows from a reading of Slurm."""
+
+
 def keep(
     keeper: Keeper,
+    slurm: Slurm,
     requests: Path,
     over: Callable[[], bool],
     sleep: Callable[[float], None],
-    beside: Callable[[], None] = lambda: None,
+    beside: Sequence[Beside] = (),
 ) -> None:
-    """Look until `over`: after each request, and every 10 s; `beside`: done after each look."""
+    """Look until `over`: after each request, and every 10 s.
+
+    Args:
+        keeper: of the slices.
+        slurm: read once a look.
+        requests: folder of Slurm's requests.
+        over: ends it.
+        sleep: pauses.
+        beside: done before the keeper's look, which may take long, with the same reading.
+    """
+    silent = ""
     while not over():
         taken(requests)
-        pause_s = _SHORT_S if keeper.look() else LOOK_S
-        beside()
+        known, problem = None, ""
+        try:
+            known = slurm.read()
+        except SlurmError as error:
+            problem = str(error)
+        if problem and problem != silent:
+            _LOG.warning("%s", problem)
+        silent = problem
+        if known:
+            for part in beside:
+                part(known)
+        pause_s = _SHORT_S if keeper.look(known) else LOOK_S
         while pause_s > 0 and not over() and not any(requests.glob("*.json")):
             sleep(min(_REQUEST_POLL_S, pause_s))
             pause_s -= _REQUEST_POLL_S

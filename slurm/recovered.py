@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from slurm import jobs
+from slurm.cluster import Cluster
 from slurm.errors import SlurmError
 from slurm.machine import call
 
@@ -25,12 +26,12 @@ class Recovered:
         self._run = run
         self._refused: set[str] = set()  # jobs of srun and salloc, which end with their program
 
-    def requeue(self) -> None:
+    def requeue(self, known: Cluster) -> None:
         """Requeue such jobs. Whatever fails is logged."""
+        configuring = [job for job in known.jobs if job.state == jobs.CONFIGURING]
+        if not configuring:
+            return
         try:
-            configuring = [job for job in jobs.queued(self._run) if job.state == jobs.CONFIGURING]
-            if not configuring:
-                return
             started = _STARTED.search(self._run(["scontrol", "show", "config"]))
             for job in configuring:
                 earlier = started and _TIME.fullmatch(job.start) and job.start < started[1]

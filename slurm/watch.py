@@ -10,20 +10,18 @@ import logging
 import time
 from collections.abc import Callable, Collection
 
-from infra.errors import InfraError
 from infra.layers.slurm.conf import nodes
 from infra.settings.schema import Settings
 from slurm import jobs
+from slurm.cluster import Cluster
 from slurm.decide import FAILED, HELD
 from slurm.jobs import Job
-from slurm.keep import Nodes
 from slurm.nodes import SlurmNode
 from workload.host import events
 
 EVENT = "slurm-queue"
 _EVERY_S = 60.0
 _MOST_REASONS = 5
-_RUNNING = "RUNNING"
 _LATER = "BeginTime"
 _OWN_WISH = (
     _LATER, "Dependency", "JobHeld", "JobArrayTaskLimit", "Assoc", "QOS", "Licenses", "Reservation",
@@ -41,12 +39,10 @@ class Watch:
     def __init__(
         self,
         settings: Settings,
-        slurm: Nodes,
-        queue: Callable[[], list[Job]] = jobs.queued,
         now: Callable[[], float] = time.monotonic,
         report: Callable[[str], None] = _LOG.info,
     ):
-        self._slurm, self._queue, self._now, self._report = slurm, queue, now, report
+        self._now, self._report = now, report
         self._partitions = [
             _Partition(
                 partition.name,
@@ -61,20 +57,15 @@ class Watch:
         ]
         self._next_s = self._now()
 
-    def look(self) -> None:
-        """Look once a minute at most; report what stands still or is down. Whatever fails is logged."""
+    def look(self, known: Cluster) -> None:
+        """Look once a minute at most; report what stands still or is down."""
         now_s = self._now()
         if now_s < self._next_s:
             return
         self._next_s = now_s + _EVERY_S
-        try:
-            known, queue = self._slurm.read(), self._queue()
-        except InfraError as error:
-            _LOG.warning("the queue wasn't seen: %s", error)
-            return
         for partition in self._partitions:
-            hosts = [known[name] for name in sorted(partition.hosts) if name in known]
-            own = [job for job in queue if partition.name in job.partition.split(",")]
+            hosts = [known.nodes[name] for name in sorted(partition.hosts) if name in known.nodes]
+            own = [job for job in known.jobs if partition.name in job.partition.split(",")]
             waiting, standing_s = partition.standing(own, sum(not host.in_use for host in hosts), now_s)
             down = [host for host in hosts if _down(host)]
             if waiting or down:
@@ -101,7 +92,7 @@ class _Partition:
         # As after a requeue, which a stock-out ends in: the wait goes on.
         later = {job.id for job in queue if job.state == jobs.PENDING and job.why == _LATER}
         kept = waiting | (later & self._since.keys())
-        running = {job.id for job in queue if job.state == _RUNNING}
+        running = {job.id for job in queue if job.state == jobs.RUNNING}
         if self._since.keys() - kept or running - self._running:
             self._moved_s = now_s
         self._since, self._running = {id_: self._since.get(id_, now_s) for id_ in kept}, running

@@ -24,7 +24,7 @@ from settings_schema import foreign
 from settings_schema.foreign import ForeignError
 
 KINDS = MEMBERS, JOBS, RUNS, PODS, SLICES = "members", "jobs", "runs", "pods", "slices"
-FIXED = "fixed"
+FIXED, GROWING = "fixed", "growing"
 _SHOWN = 5
 _AT_ONCE = 32  # a record is a request
 _RECORD = re.compile(r"[^/]+/(r[0-9]{1,20})/run\.json")
@@ -93,7 +93,8 @@ class Living(dynamic.Resource):
         `namespace`: restricts JOBS to one. RUNS have their records in the label `folder` of `bucket`; while
         one trains by the label `train`, that can't be changed. PODS are on the nodes of the label `pool` of
         `cluster`; `namespace` is the pool's name, which tells guards apart. FIXED are labels by the path of
-        their setting, which can't change while the thing that `namespace` names is there.
+        their setting, which can't change while the thing that `namespace` names is there; GROWING are
+        numbers that can't become less.
         """
         name = f"{what}-{namespace}" if namespace else what
         provider = pulumi.ProviderResource("pulumi-python", name, {})
@@ -113,6 +114,8 @@ def refuse_change(before: dict[str, Any], after: dict[str, Any]) -> None:
     """
     if before.get("what") == FIXED:
         _refuse_fixed(before, after)
+    if before.get("what") == GROWING:
+        _refuse_less(before, after)
     train = before.get("labels", {}).get("train")
     if before.get("what") != RUNS or train in (None, after["labels"].get("train")):
         return
@@ -137,9 +140,17 @@ def _refuse_fixed(before: dict[str, Any], after: dict[str, Any]) -> None:
         raise LivingError(f"{problem}\n    fix: {fix}, then tpu up {environment} {layer}")
 
 
+def _refuse_less(before: dict[str, Any], after: dict[str, Any]) -> None:
+    for key, old in before["labels"].items():
+        new = after["labels"].get(key, old)
+        if int(new) < int(old):
+            problem = f"{key}: {old} -> {new}: the {before['namespace']} can't be made smaller"
+            raise LivingError(f"{problem}\n    fix: write {key}: {old}, or more")
+
+
 def refuse(what: str, project: str, environment: str, labels: dict[str, str], namespace: str = "") -> None:
     """Raise LivingError where a live member, an unfinished job or a run depends on the stack."""
-    if what == FIXED:
+    if what in (FIXED, GROWING):
         return
     find, fix, noun = {
         MEMBERS: (

@@ -88,6 +88,15 @@ class Acting:
     account: Callable[[Settings], str]
 
 
+@dataclass(frozen=True)
+class Offer:
+    """Accelerator type and image of a slice, which its zone has to offer."""
+
+    zone: str
+    accelerator_type: str
+    image: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class Hooks:
     """Extension points that few layers use; the defaults add nothing.
@@ -99,6 +108,7 @@ class Hooks:
         transient_errors: refusals that end within minutes, so that `tpu up` retries: regular expression of
             Google's message → explanation.
         quotas: Google limits that the layer may use at once, for `tpu doctor ENV`.
+        offers: accelerator types and images that its slices need in each zone, for the same.
         lookups: by resource type with a server-assigned id, the list to find it in
             (infra/engine/recovery/lookups.py).
         rendered: generated files that builds take along.
@@ -112,6 +122,7 @@ class Hooks:
     missing_grant: Callable[[Settings, str], str] = lambda *_: ""
     transient_errors: Mapping[str, str] = field(default_factory=dict)
     quotas: Callable[[Settings], Iterable[Use]] = lambda _: ()
+    offers: Callable[[Settings], Iterable[Offer]] = lambda _: ()
     lookups: Mapping[str, Lookup] = field(default_factory=dict)
     rendered: Rendered | None = None
     bundle: MachineBundle | None = None

@@ -15,7 +15,7 @@ from functools import partial
 
 from infra.catalog import CATALOG
 from infra.core.environment import declared_layers, layers_on, required_services
-from infra.core.layer import Layer, off, up_command
+from infra.core.layer import Layer, Offer, off, up_command
 from infra.doctor import billing, first, quotas
 from infra.doctor.finding import MISSING, OK, OPTIONAL, Finding
 from infra.doctor.grants import command
@@ -56,6 +56,14 @@ class Target:
         trains = desired is not None and desired.train == "fleet"
         return [*self.nodes, *([handoff.node(self.settings)] if trains else ())]
 
+    @property
+    def offers(self) -> set[Offer]:
+        """Offers that the zones must have for these slices, and for those that other layers keep."""
+        offers = {
+            Offer(zone, node.kind.name, node.runtime_version) for node in self.needed for zone in node.places
+        }
+        return offers.union(*(layer.hooks.offers(self.settings) for layer in layers_on(self.settings)))
+
     def up(self, layer: str) -> str:
         """Return the command that brings a layer up."""
         return up_command(layer, self.settings.environment)
@@ -68,7 +76,9 @@ def checks(target: Target) -> list[tuple[str, Check]]:
     disabled = [layer for layer in declared_layers(target.settings) if layer not in on]
     monitoring = target.settings.get(MonitoringSettings)
     budget = monitoring is not None and monitoring.billing_account is not None
-    zones = sorted({zone for node in target.needed for zone in (*node.places, *node.spread)})
+    zones = sorted(
+        {zone for node in target.needed for zone in node.spread} | {offer.zone for offer in target.offers}
+    )
 
     def may(on: On, url: str, what: str) -> Check:
         needed = [role for role in roles(ML, target.settings) if role.on == on]
@@ -235,8 +245,8 @@ def _zone(target: Target, zone: str, what: str) -> Iterator[Finding]:
         listed = or_none(lambda: [*target.google.items(url, collection, {"pageSize": "1000"})])
         return {str(item.get(key)) for item in listed or ()}
 
-    nodes = [node for node in target.needed if zone in node.places]
-    kinds, images = {node.kind.name for node in nodes}, {node.runtime_version for node in nodes}
+    needed = [offer for offer in target.offers if offer.zone == zone]
+    kinds, images = {offer.accelerator_type for offer in needed}, {offer.image for offer in needed}
     elsewhere = f"other zones; known with v6e: {', '.join(CATALOG.zones)}"
     setting = f"tpu:runtimeVersion: {CATALOG.default_runtime}"
     types, versions = offered("acceleratorTypes", "type"), offered("runtimeVersions", "version")

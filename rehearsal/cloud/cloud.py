@@ -107,7 +107,7 @@ class Cloud:
         self.runtime = self.make_runtime()
         deliveries = Deliveries(world, iam, doorway, self.caller)
         # The APIs.
-        more = [entry(tpu, self.nodes, operations)]
+        more = [entry(self.nodes)]
         entered = services(world, operations, iam, self.runtime, config.zones, more)
         usage = ServiceUsage(world, operations, config.enabled_apis, self.quotas, iam)
         kms = next(service for service in entered if service.api == "cloudkms")

@@ -12,8 +12,13 @@ from rehearsal.scenario.scene import Scene
 from rehearsal.scenario.step import step
 from rehearsal.scenario.watching import at_step, settle, training
 
-Kind = Literal["notice", "power-loss", "crash", "maintenance"]
-_RECOVERS_ITSELF = ("crash", "maintenance")
+Kind = Literal["notice", "power-loss", "crash", "reboot", "maintenance"]
+_RECOVERS_ITSELF = ("crash", "reboot", "maintenance")
+# On one worker. A reboot comes a second later, so that the login ends before the machine does.
+_LINES = {
+    "crash": "sudo systemctl kill --kill-who=main --signal=KILL tpu-job",
+    "reboot": "sudo systemd-run --quiet --on-active=1 systemctl reboot --force --force",
+}
 # Longer than the 30 s of notice.
 OFF_TIMEOUT_S = 90.0
 
@@ -36,9 +41,11 @@ def kill(
 ) -> None:
     """Interrupt a node at a random time: at a step of `run` drawn from `between`, plus up to `jitter_s`.
 
+    `node` is its name, or a label KEY=VALUE of it.
+
     `notice` and `power-loss` preempt it, with 30 s of notice and without; `crash` sends SIGKILL to the job
-    on one worker, drawn too; `maintenance` is Google's. A preempted node must be recovered by a later step;
-    the other two recover by themselves.
+    on one worker, drawn too, and `reboot` starts its host anew without a word; `maintenance` is Google's. A
+    preempted node must be recovered by a later step; the others recover by themselves.
     """
     target = scene.random.randint(*between)
     pause_s = scene.random.uniform(0, jitter_s)
@@ -84,14 +91,14 @@ def _interrupt(
     scene.wait_until(
         f"{run} trains at step {target}", lambda: training(scene, run, target, since), timeout_s, poll_s=0.2
     )
+    node = str((scene.node(node) or {"name": node})["name"])
     time.sleep(pause_s)
     # Once more: a run that ended in the meantime can't show that it survives.
     at = training(scene, run, target, 0) or at_step(scene, run, 0, 0) or 0
     worker = None
-    if how == "crash":
+    if line := _LINES.get(how):
         hosts = scene.hosts(node)
         worker = scene.random.randrange(len(hosts))
-        line = "sudo systemctl kill --kill-who=main --signal=KILL tpu-job"
         scene.shell.ssh([hosts[worker]], line, timeout_s=30, prints="")
         lost_at = time.time()
     else:

@@ -65,6 +65,16 @@ SLURM = {
     "slurm:ssh": SSH + " {node} {command}",
 }
 SLURM_UP = (*FOUNDATION, step.up("tpu"), step.up("slurm"), step.ready(CONTROLLER), step.ready(LOGIN))
+# After its destroy: the disk of its state, and no machine.
+SLURM_LEFT = (
+    step.command(
+        "curl --silent --unix-socket $REHEARSAL_CONTROL http://cloud/status", prints=r'"instances": \[\]'
+    ),
+    step.request(
+        "compute.v1.disks.get",
+        arguments={"project": "$project", "zone": "$zone", "disk": "slurm-dev-state"},
+    ),
+)
 ALERT_TOPIC = {"monitoring:channels": [{"name": "bus", "topic": "tpu-alerts"}]}
 SUBSCRIBE = step.request(
     "pubsub.v1.projects.subscriptions.create",

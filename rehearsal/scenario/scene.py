@@ -21,6 +21,10 @@ from rehearsal.world.console import Note
 T = TypeVar("T")
 
 
+def _labels(node: dict[str, Any]) -> list[str]:
+    return [f"{label}={value}" for label, value in node.get("labels", {}).items()]
+
+
 @dataclass(frozen=True)
 class Stalled:
     """A job that was stopped, and what was committed of its stream by then."""
@@ -68,9 +72,9 @@ class Scene:
         return next((instance for instance in instances if instance["name"] == name), None)
 
     def node(self, name: str) -> dict[str, Any] | None:
-        """Return the node in the cloud's description; None if there is none of that name."""
+        """Return the node of a name, or with a label KEY=VALUE, in the cloud's description; None if none."""
         nodes = self.control.status()["nodes"]
-        return next((node for node in nodes if node["name"] == name), None)
+        return next((node for node in nodes if name == node["name"] or name in _labels(node)), None)
 
     def hosts(self, name: str) -> list[str]:
         """Names of a node's hosts, or of an instance; ScenarioFailed if there is neither."""

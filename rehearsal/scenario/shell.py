@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import re
@@ -14,6 +15,7 @@ from pathlib import Path
 
 from rehearsal.errors import ScenarioFailed
 from rehearsal.scenario import cast
+from rehearsal.scenario.terminal import Terminal
 from rehearsal.world import person
 
 _SHOWN_LINES = 25
@@ -65,6 +67,19 @@ class Shell:
         if not re.search(pattern, text, re.IGNORECASE):
             raise ScenarioFailed(f"printed nothing that matches {pattern!r}: {output}")
         return text
+
+    def typed(self, lines: str, timeout_s: float) -> str:
+        """Type lines in a terminal and return all that it showed.
+
+        The first logs in, the last logs out. ScenarioFailed unless each ends, with status 0.
+        """
+        login, *others, leave = lines.replace("\\\n", "").splitlines()
+        log = self.logs / f"{next(self._numbers):03d}-{_slug(login.split())}.log"
+        with contextlib.closing(Terminal(login, self._folder, self._environment(), log)) as terminal:
+            for line in others:
+                terminal.type(line, timeout_s)
+            terminal.leave(leave)
+        return log.read_text(errors="replace")
 
     def start(self, name: str, command: Sequence[str]) -> None:
         """Begin a command that continues beside the scenario, under a name."""

@@ -7,9 +7,9 @@ from rehearsal.scenario import steps as step
 from rehearsal.scenario.parts import LOGIN, SLURM, SLURM_UP, ZONE
 from rehearsal.scenario.scenario import Scenario
 
-SUBMIT = "sbatch --parsable --output=/dev/null --wrap 'sleep 20'"
+SUBMIT = "sbatch --parsable --output=/dev/null --wrap 'sleep 5'"
 SCENARIO = Scenario(
-    clock=20,
+    clock=60,
     settings={
         **SLURM,
         "tpu:zones": [ZONE],

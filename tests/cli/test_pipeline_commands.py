@@ -10,16 +10,14 @@ from typing import Any
 import pytest
 
 from cli import pipeline
-from infra.engine.settings import parse
 from infra.errors import CommandError
 from infra.google.client import Client
 from infra.layers.pipeline.price import training_hour_usd
 from infra.layers.pipeline.settings import PipelineSettings
-from infra.settings.sources import as_pulumi_hands_it_over
 from pipeline.store import Store
 from tests.cli.call import call
 from tests.cli.test_pipeline import RUN, google_with, keep, requested, writes
-from tests.infra.recording import BASE
+from tests.infra.recording import BASE, parsed
 from tests.pipeline.world import CONTROLLERS, RAW, Google, given
 from tests.virtual_time import replace_time
 
@@ -244,7 +242,7 @@ def test_a_dry_run_of_publishing_sends_nothing(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_without_the_layer_there_is_no_pipeline(monkeypatch: pytest.MonkeyPatch) -> None:
-    off = parse("dev", as_pulumi_hands_it_over(BASE, "f"), "f")
+    off = parsed(BASE)
     monkeypatch.setattr(pipeline, "from_file", lambda _: off)
     with pytest.raises(CommandError, match="pipeline"):
         call(pipeline.pipeline, ["status", "dev"])

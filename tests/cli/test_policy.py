@@ -10,11 +10,9 @@ from typing import Any
 import pytest
 
 from cli import policy
-from infra.engine.settings import parse
 from infra.errors import CommandError, InfraError
-from infra.settings.sources import as_pulumi_hands_it_over
 from tests.cli.call import call
-from tests.infra.recording import BASE
+from tests.infra.recording import BASE, parsed
 
 FIREWALL, BUCKET = "gcp:compute/firewall:Firewall", "gcp:storage/bucket:Bucket"
 OPEN: dict[str, Any] = {
@@ -40,7 +38,7 @@ def _check(monkeypatch: pytest.MonkeyPatch) -> Check:
                 return {"deployment": {"resources": resources if layer == "network" else []}}
 
         values = {**BASE, **{key.replace("__", ":"): value for key, value in more.items()}}
-        known = parse("dev", as_pulumi_hands_it_over(values, "f"), "f")
+        known = parsed(values)
         monkeypatch.setattr(policy, "from_file", lambda *_: known)
         monkeypatch.setattr(policy, "Pulumi", Pulumi)
         return call(policy.policy, ["dev", *words])

@@ -177,17 +177,6 @@ def test_what_a_layer_prints_on_its_way_down_is_not_in_the_json(
     assert "tpu: destroyed" in output.err
 
 
-def test_a_failed_preview_is_printed_and_ends_with_1(
-    root: Path, pulumi_cli: FakePulumi, capfd: pytest.CaptureFixture[str]
-) -> None:
-    pulumi_cli.answer("preview", status=255, err="error: no plugin")
-    assert main(["plan", "dev"], root) == 1
-    output = capfd.readouterr()
-    assert "error: no plugin" in output.out
-    assert "failed; see the output above" in output.err
-    assert "next:" not in output.out
-
-
 def test_layers_go_down_the_last_one_first(root: Path, pulumi_cli: FakePulumi) -> None:
     held = {"type": "gcp:compute/network:Network", "urn": "urn:pulumi:dev::p::t::one", "custom": True}
     pulumi_cli.answer("stack export", {"deployment": {"resources": [held]}})

@@ -9,15 +9,13 @@ from infra.catalog.book import BOOK
 from infra.core.environment import required_services
 from infra.core.outputs import declared
 from infra.engine import registry
-from infra.engine.settings import parse
 from infra.layers.monitoring import alerts, metrics
 from infra.layers.monitoring.dashboards import dashboards
 from infra.policy import RULES
 from infra.settings.schema import Settings
-from infra.settings.sources import as_pulumi_hands_it_over
 from rehearsal.scenario.scenario import find
 from tests.infra.declared import EVERYTHING
-from tests.infra.recording import BASE
+from tests.infra.recording import BASE, parsed
 from tools.blocks import ROOT
 
 PAGE = (ROOT / "docs" / "seed-features.md").read_text(encoding="utf-8")
@@ -36,7 +34,7 @@ def everything(train: str) -> Settings:
     if train == "vertex":
         del values["pipeline:trainZone"]
         values["pipeline:trainImage"] = IMAGE
-    return parse("dev", as_pulumi_hands_it_over(values, "f"), "f")
+    return parsed(values)
 
 
 NAMES: Mapping[str, Callable[[], Iterable[str]]] = {

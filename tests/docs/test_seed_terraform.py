@@ -13,15 +13,13 @@ import pytest
 
 from infra.catalog import CATALOG
 from infra.catalog.book import BOOK
-from infra.engine.settings import parse
 from infra.errors import SettingsError
 from infra.layers.pipeline import facts
 from infra.policy import RULES, Resource, findings
-from infra.settings.sources import as_pulumi_hands_it_over
 from rehearsal.cloud.core.errors import ApiError
 from rehearsal.cloud.door.discovery import document
 from tests.infra.declared import OFF
-from tests.infra.recording import BASE, run
+from tests.infra.recording import BASE, parsed, run
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "seed-terraform.md").read_text(encoding="utf-8")
@@ -201,14 +199,14 @@ def test_every_check_is_executed_and_no_value_is_left_over() -> None:
 @pytest.mark.parametrize(("id_", "rule"), [(id_, name) for id_, kind, name in CHECKS if kind == "policy"])
 def test_the_rule_refuses_what_the_recipe_declares(id_: str, rule: str) -> None:
     assert rule in {rule.id for rule in RULES}
-    settings = parse("dev", as_pulumi_hands_it_over({**BASE, **UNDER.get(id_, {})}, "f"), "f")
+    settings = parsed({**BASE, **UNDER.get(id_, {})})
     assert rule in {finding.rule.id for finding in findings(RULES, [RESOURCES[id_]], settings)}
 
 
 @pytest.mark.parametrize(("id_", "path"), [(id_, name) for id_, kind, name in CHECKS if kind == "setting"])
 def test_the_setting_refuses_the_recipes_value(id_: str, path: str) -> None:
     with pytest.raises(SettingsError) as caught:
-        parse("dev", as_pulumi_hands_it_over({**BASE, **SETTINGS[id_]}, "f"), "f")
+        parsed({**BASE, **SETTINGS[id_]})
     assert path in {problem.path for problem in caught.value.problems}
 
 
@@ -246,12 +244,10 @@ def test_the_recipes_chips_are_cores_and_their_memory_is_one_chips() -> None:
 
 def test_a_legend_reaches_google_as_it_is_written() -> None:
     """Cloud Monitoring fills legends in; the program interpolates none."""
-    declared = run("monitoring", OFF["monitoring"]).resources
-    texts = [
-        item.inputs["dashboardJson"] for item in declared if item.type == "gcp:monitoring/dashboard:Dashboard"
-    ]
-    assert len(texts) >= 3
-    assert all('"legendTemplate": "${labels.node}"' in text for text in texts[:2])
+    declared = run("monitoring", OFF["monitoring"])
+    for name in ("fleet", "run"):
+        text = declared.named("gcp:monitoring/dashboard:Dashboard", name).inputs["dashboardJson"]
+        assert '"legendTemplate": "${labels.node}"' in text
 
 
 def test_dates_on_the_page_are_those_of_the_facts() -> None:

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import yaml
 
-from infra.engine.settings import parse
 from infra.layers.slurm.settings import SlurmSettings
 from infra.settings.schema import Settings
-from infra.settings.sources import as_pulumi_hands_it_over
-from tests.infra.recording import BASE
+from rehearsal.scenario.guides import commands
+from rehearsal.scenario.scenario import find, load
+from tests.infra.recording import BASE, parsed
 from tests.workload.test_slurm import of
 from tools.blocks import ROOT
 from workload.host.slurmd import mounts, service
@@ -31,13 +31,25 @@ def settings_of(page: str) -> Settings:
     for block in blocks(page):
         if block.startswith("slurm:"):
             values |= yaml.safe_load(block)
-    return parse("dev", as_pulumi_hands_it_over({**BASE, **values}, "f"), "f")
+    return parsed({**BASE, **values})
 
 
 @pytest.mark.parametrize("page", [GUIDE, BLUEPRINT], ids=["guide", "blueprint"])
 def test_the_settings_of_a_page_are_accepted(page: str) -> None:
-    (nodeset,) = settings_of(page)[SlurmSettings].nodesets
+    nodeset, *_ = settings_of(page)[SlurmSettings].nodesets
     assert (nodeset.name, nodeset.spot) == ("tpu", True)
+
+
+def test_the_scenario_types_all_that_the_guide_prints() -> None:
+    scenario = load(find("slurm-jobs"))
+    typed = [section for step in scenario.steps for section in step.arguments.get("sections", ())]
+    assert typed == list(commands(ROOT / "docs/guides/slurm.md"))
+    assert [line for line in scenario.prepare if f"    {line}\n" not in GUIDE] == []
+    desired = settings_of(GUIDE)[SlurmSettings].nodesets
+    assert [(nodeset["name"], nodeset["acceleratorType"], nodeset["nodeCountDynamicMax"])
+            for nodeset in scenario.settings["slurm:nodesets"]] == [
+        (nodeset.name, nodeset.accelerator_type, nodeset.node_count_dynamic_max) for nodeset in desired
+    ]  # fmt: skip
 
 
 def test_each_line_of_the_blueprint_has_a_row() -> None:

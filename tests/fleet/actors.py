@@ -51,6 +51,7 @@ class Actor:
         self.wakes_s, self.stalled, self.doom, self.loses = 0.0, False, "", False
         self.outcome: object = None
         self.dead = False
+        self.read: tuple[str, str] | None = None  # the node that its last request read
         self._may, self._yields = threading.Lock(), threading.Lock()  # each held until the other's turn
         self._may.acquire()
         self._yields.acquire()
@@ -88,6 +89,7 @@ class Actor:
             raise KilledError
         self.wakes_s = 0.0
         self.wait()
+        self.read = None
         if self.doom == "before":
             self._die()
         if self.doom == "interrupt":
@@ -128,7 +130,14 @@ def acting() -> Actor:
 
 @dataclass
 class Machine:
-    """A node. `program`: bundle that its hosts run; `bundles`: those of its metadata so far."""
+    """A node.
+
+    Attributes:
+        program: bundle that its hosts run.
+        bundles: those of its metadata so far.
+        member: fleet and number that it was made for; None: somebody else made it.
+        taken: its labels, while somebody has replaced them.
+    """
 
     name: str
     zone: str
@@ -142,6 +151,8 @@ class Machine:
     heartbeat: str = ""  # what its heartbeat says, unless it says the truth
     heartbeat_s: float = 0.0  # when it said so; 0: it goes on
     bundles: list[str] = field(default_factory=list)
+    member: tuple[str, str] | None = None
+    taken: dict[str, str] | None = None
 
 
 class SharedCloud:
@@ -164,6 +175,7 @@ class SharedCloud:
         self.actors: list[Actor] = []
         self.programs: dict[str, list[str]] = {}  # by record id, the bundles that it had
         self.ended: set[str] = set()  # ids of records
+        self.left: set[str] = set()  # ids of nodes whose record ended while somebody had their labels
         self._instances = itertools.count(1)
 
     # Time
@@ -199,14 +211,48 @@ class SharedCloud:
                 node.state, node.program = "READY", node.labels["bundle"]
 
     def check(self) -> None:
-        """Check what holds at each instant."""
+        """Check what holds at each instant: one node a member, but for those that its earlier record left."""
         members = Counter(
-            (node.labels["fleet"], node.labels["member"])
+            node.member
             for node in self.nodes.values()
-            if node.state not in GOING
+            if node.member and node.state not in GOING and node.instance not in self.left
         )
         self.violations += [f"{count} nodes of {member}" for member, count in members.items() if count > 1]
         assert not self.violations, self.violations
+
+    # What other people do
+
+    def take_labels(self, node: Machine) -> None:
+        """Replace the labels of a node, or give them back."""
+        node.labels, node.taken = (
+            ({"cost-center": "ml"}, node.labels) if node.taken is None else (node.taken, None)
+        )
+
+    def make_anew(self, node: Machine, labels: bool) -> None:
+        """Delete a node and make another of its name, with its labels or none.
+
+        Not while a program is between reading the node and changing it: Google's API has no precondition.
+        """
+        key = node.zone, node.name
+        if any(actor.read == key for actor in self.actors if actor.runs):
+            return
+        copied = dict(node.taken or node.labels) if labels else {}
+        other = Machine(node.name, node.zone, copied, str(next(self._instances)), self.now_s, "READY")
+        self.nodes[key] = other
+        self.faults["made anew"] += 1
+
+    def leave_to_us(self) -> None:
+        """Give back all labels, and delete what other people made."""
+        for key, node in [*self.nodes.items()]:
+            if node.member is None:
+                del self.nodes[key]
+            elif node.taken is not None:
+                self.take_labels(node)
+
+    def confirmed(self, node: Machine) -> bool:
+        """Return whether the record of a node has its id, and nothing was requested since."""
+        entries = self.record_of(node).get("nodes", {}).values()
+        return any(entry["id"] == node.instance and not entry.get("requested") for entry in entries)
 
     # Records
 
@@ -220,7 +266,7 @@ class SharedCloud:
 
     def record_of(self, node: Machine) -> dict[str, Any]:
         """Return the record of a node; empty if there is none."""
-        record = self.records().get(node.labels["fleet"], {})
+        record = self.records().get(node.labels.get("fleet", ""), {})
         return record if record.get("id") == node.labels.get("record") else {}
 
     # What clients ask for
@@ -249,6 +295,7 @@ class SharedCloud:
 
     def node(self, zone: str, name: str) -> ObservedNode | None:
         acting().request()
+        acting().read = zone, name
         node = self.nodes.get((zone, name))
         return _seen(node) if node else None
 
@@ -258,6 +305,7 @@ class SharedCloud:
             raise RequestError(Failure(Kind.EXISTS, f"{name} exists"))
         node = Machine(name, zone, dict(body["labels"]), str(next(self._instances)), self.now_s)
         node.changes_s = self.now_s + BOOT_S
+        node.member = node.labels["fleet"], node.labels["member"]
         node.bundles.append(node.labels["bundle"])
         self.nodes[zone, name] = node
         acting().changed()
@@ -271,6 +319,7 @@ class SharedCloud:
         acting().request()
         node = self.nodes.get((zone, name))
         if node is not None and node.state not in GOING:
+            self._require_ours(node, "deleted")
             ended = node.labels.get("record") in self.ended
             ends = ended or self.record_of(node).get("phase") == Phase.ENDING
             if node.state == "READY" and node.work == "running" and not ends:
@@ -281,12 +330,26 @@ class SharedCloud:
     def update(self, zone: str, name: str, body: Mapping[str, Any]) -> None:
         acting().request()
         node = self.nodes[zone, name]
+        self._require_ours(node, "changed")
         bundle = body["labels"]["bundle"]
         if bundle != node.labels["bundle"]:
             node.bundles.append(bundle)
             self._require_in_order(node)
         node.labels = dict(body["labels"])
         acting().changed()
+
+    def _require_ours(self, node: Machine, verb: str) -> None:
+        """Nodes that somebody else made, or took by their labels, are left alone."""
+        if node.member is None or node.taken is not None:
+            whose = "somebody else made it" if node.member is None else "its labels were taken"
+            self.violations.append(f"{node.name} was {verb}, though {whose}")
+
+    def _require_known(self, record: Mapping[str, Any]) -> None:
+        """The ids of a record are of nodes that were made for it, each of one member."""
+        ids = [entry["id"] for entry in record["nodes"].values() if entry["id"]]
+        foreign = {node.instance for node in self.nodes.values() if node.member is None}
+        if len(ids) != len({*ids}) or foreign & {*ids}:
+            self.violations.append(f"{record['name']} has the ids {ids}, of others {foreign}")
 
     def _require_proven(self, record: Mapping[str, Any]) -> None:
         """A program that goes on has no end: `done` and `failed` are what its hosts attest."""
@@ -329,9 +392,12 @@ class SharedCloud:
         acting().request()
         return self.objects.get(name)
 
-    def saved(self, prefix: str) -> list[str]:
+    def read_all(self, names: Sequence[str]) -> list[tuple[str, int] | None]:
+        return [self.read(name) for name in names]
+
+    def saved(self, prefix: str) -> dict[str, int]:
         acting().request()
-        return sorted(name for name in self.objects if name.startswith(prefix))
+        return {name: self.objects[name][1] for name in sorted(self.objects) if name.startswith(prefix)}
 
     def write(self, name: str, text: str, generation: int) -> int:
         acting().request()
@@ -341,8 +407,11 @@ class SharedCloud:
         if "/fleets/" in name:
             record = self.records()[name.rpartition("/")[2].removesuffix(".json")]
             self._require_proven(record)
+            self._require_known(record)
             if record["phase"] == Phase.ENDED:
                 self.ended.add(record["id"])
+                taken = [node for node in self.nodes.values() if node.taken]
+                self.left |= {node.instance for node in taken if node.taken["record"] == record["id"]}
             bundles = self.programs.setdefault(record["id"], [])
             if bundles[-1:] != [record["bundle"][:12]]:
                 bundles.append(record["bundle"][:12])

@@ -25,8 +25,9 @@ import requests
 from aiohttp import web
 
 from fleet import store
-from fleet.controller import Controller, Observation
+from fleet.controller import Controller
 from fleet.environment import Environment
+from fleet.observation import Observation
 from fleet.store import BucketStore
 from fleet.zones import Zones
 from infra.catalog import region_of

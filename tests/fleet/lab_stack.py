@@ -132,7 +132,7 @@ class Here:
         self._named: list[Answer] = []
 
     def begin(self, request: NodeRequest) -> None:
-        """See `controller.Actor`."""
+        """See `zones.Actor`."""
         if request.verb is Verb.CREATE and request.node.member is None:
             outcome = create("dev", [request.node.name], self._root)
             self._named.append(Answer(request, outcome[request.node.name]))
@@ -140,6 +140,6 @@ class Here:
             self._zones.begin(request)
 
     def ended(self) -> list[Answer]:
-        """See `controller.Actor`."""
+        """See `zones.Actor`."""
         result, self._named = self._named, []
         return [*self._zones.ended(), *result]

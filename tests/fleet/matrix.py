@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
-from fleet.controller import Controller, Observation
+from fleet.controller import Controller
 from fleet.google import Google
+from fleet.observation import Observation
 from fleet.store import UnreachableError
 from infra.google import client
 from infra.google.failures import Failure

@@ -5,11 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from fleet.controller import Controller, Observation
+from fleet.controller import Controller
 from fleet.controller_state import ControllerState, parse
 from fleet.decide import Limits
 from fleet.errors import FleetError
 from fleet.model import Action, Cause, Claim, Condition, View, WorkerStatus, ZoneView
+from fleet.observation import Observation
 from fleet.show import Spent
 from fleet.store import UnreachableError
 from fleet.zones import Answer, NodeRequest, Verb

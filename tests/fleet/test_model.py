@@ -24,19 +24,21 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_s
 from cli import run as run_command
 from fleet import environment, monitor, owned, removal, supervise, zones
 from fleet.adhoc import STOP_WHEN_DONE, Phase
-from fleet.controller import Controller, Observation
+from fleet.controller import Controller
 from fleet.errors import FleetError
+from fleet.observation import Observation
 from fleet.owned import OwnedFleets
 from fleet.request import FleetCommand
 from fleet.supervise import Supervisor
 from infra.engine.named import StackState
+from infra.layers.tpu import startup
 from infra.prices.run import RunPrice
 from infra.settings.schema import Settings
 from pipeline.decide import Progress
 from pipeline.record import Run
 from pipeline.slices import SliceTrainer
 from pipeline.training import TrainingError
-from tests.fleet.actors import Actor, SharedCloud, acting, virtual_time
+from tests.fleet.actors import Actor, Machine, SharedCloud, acting, virtual_time
 from tests.fleet.conftest import OWNER
 from tests.fleet.world import settings
 
@@ -48,7 +50,10 @@ BASE = {
 STACK = StackState(OWNER.stack, {})
 NAMES = ("mine", "r17")
 PROGRAMS = ("ab", "cd", "ef")
-EVENTS = ("preempted", "preempted", "done", "done", "final", "forged done", "forged final")
+EVENTS = (
+    "preempted", "preempted", "done", "done", "final", "forged done", "forged final", "labels taken",
+    "made anew bare", "made anew with its labels",
+)  # fmt: skip
 SPENT: Counter[str] = Counter()
 
 
@@ -94,7 +99,7 @@ def _replaced(cloud: SharedCloud) -> Iterator[None]:
     def reboot(request: FleetCommand, *_: object) -> int:
         acting().request()
         for node in cloud.nodes.values():
-            if node.state == "READY" and node.labels["fleet"] == request.slices[0]:
+            if node.state == "READY" and node.labels.get("fleet") == request.slices[0]:
                 node.program, node.work, node.heartbeat = node.labels["bundle"], "running", ""
                 node.heartbeat_s = 0.0
         return 0
@@ -112,6 +117,7 @@ def _replaced(cloud: SharedCloud) -> Iterator[None]:
         (monitor, "Dashboard", _NoDashboard), (run_command, "_entries", lambda *_: Entries()),
         (run_command, "_POLL_S", 10.0), (run_command.hosts, "execute", reboot),
         (run_command.hosts, "restart", reboot),
+        (startup, "loader", lru_cache(startup.loader)),  # a file, read for each body of a request
         # Python 3.11 locks a cached property across instances, and an actor stops within.
         (Supervisor, "_controller", property(_own_controller)),
     ]  # fmt: skip
@@ -250,13 +256,27 @@ class Model(RuleBasedStateMachine):
             self.cloud.advance(130)
             return
         node = ready[which % len(ready)]
+        if event.startswith(("labels", "made")):
+            self.somebody_else_changes(node, event)
+            return
         self.cloud.faults[event.partition(" ")[0]] += 1
         if event == "preempted":
             node.state = "PREEMPTED"
         elif event.startswith("forged"):
             node.heartbeat, node.heartbeat_s = event.partition(" ")[2], self.cloud.now_s
-        elif node.labels["fleet"] != "base":
+        elif node.labels.get("fleet") != "base":
             node.work, node.heartbeat, node.heartbeat_s = event, "", self.cloud.now_s
+
+    def somebody_else_changes(self, node: Machine, event: str) -> None:
+        """Of an ad hoc fleet's: by its labels, or another node in its place."""
+        if "record" not in (node.taken or node.labels):
+            return
+        if event == "labels taken" and node.member:
+            if not any(actor.read == (node.zone, node.name) for actor in self.running):
+                self.cloud.faults["labels"] += node.taken is None
+                self.cloud.take_labels(node)
+        elif event.startswith("made") and (event.endswith("bare") or self.cloud.confirmed(node)):
+            self.cloud.make_anew(node, labels=not event.endswith("bare"))
 
     @rule(
         seconds=st.sampled_from([1, 30, 130, 200, 700]),
@@ -288,6 +308,7 @@ class Model(RuleBasedStateMachine):
             actor.doom = "before"
         cloud.advance(100)
         assert not self.running
+        cloud.leave_to_us()
         watcher = self.begin("monitor", _monitor)
         cloud.advance(1000)
         assert watcher.runs, repr(watcher.outcome)
@@ -324,7 +345,10 @@ def explore(sequences: int, first: int | None = None) -> None:
 def test_programs_of_several_people_keep_one_node_each_and_end_what_has_ended() -> None:
     SPENT.clear()
     explore(120)
-    faults = ("killed before", "killed after", "lost answer", "stall", "preempted", "forged", "done", "final")
+    faults = (
+        "killed before", "killed after", "lost answer", "stall", "preempted", "forged", "done", "final",
+        "labels", "made anew",
+    )  # fmt: skip
     assert all(SPENT[fault] for fault in faults), SPENT
 
 

@@ -27,8 +27,9 @@ def stored(world: Cloud, **more: Any) -> None:
     world.objects[OBJECT] = json.dumps({**json.loads(text), **more}), generation + 1
 
 
+ENTRY = {"zone": "us-east5-b", "name": "mine-0", "id": "7"}
 BROKEN: dict[str, tuple[dict[str, Any], str]] = {
-    "newer version": ({"version": 2}, "its version is 2, known is 1\n    fix: update this checkout"),
+    "newer version": ({"version": 3}, "its version is 3, known is 2\n    fix: update this checkout"),
     "newer phase": ({"phase": "resting"}, "its phase 'resting' isn't known\n    fix: update this checkout"),
     "other environment": (
         {"environment": "prod"},
@@ -36,6 +37,15 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "other name": ({"name": "yours"}, "its name is 'yours'\n    fix: repair it, or delete it"),
     "no schema": ({"owner": 5}, "can't be read: owner = int: must be an object"),
+    "two nodes of one id": (
+        {"nodes": {"0": ENTRY, "1": {**ENTRY, "name": "other"}}},
+        "its nodes 0 and 1 have both the id 7\n    fix: gcloud compute tpus tpu-vm describe NODE",
+    ),
+    "two nodes of one place": (
+        {"nodes": {"0": ENTRY, "1": {**ENTRY, "id": "8"}}},
+        "its nodes 0 and 1 have both the place us-east5-b/mine-0\n    fix: gcloud compute tpus tpu-vm",
+    ),
+    "no nodes": ({"nodes": {"first": ENTRY}}, "nodes = 'first': must be objects by a member's number"),
     "no slice": ({"acceleratorType": "v6e-7"}, "the record of mine isn't followed"),
 }
 
@@ -93,14 +103,14 @@ def test_a_monitor_that_runs_keeps_the_rest_when_a_record_breaks(
         nonlocal looks
         looks += 1
         if looks == 1:
-            stored(world, version=2)
+            stored(world, version=3)
             world.states[NODE] = world.states["train"] = "PREEMPTED"
         if looks == 6:
             raise KeyboardInterrupt
 
     monkeypatch.setattr("fleet.monitor.rest", rest)
     assert fleet(["monitor", "dev"]) == 130
-    assert capsys.readouterr().err.count("its version is 2, known is 1") == 1
+    assert capsys.readouterr().err.count("its version is 3, known is 2") == 1
     assert world.requests[before : before + 1] == [("delete", "train")]
     assert NODE not in [name for _, name in world.requests[before:]]
 
@@ -207,7 +217,6 @@ def test_two_nodes_of_one_member_are_named_with_the_command_and_both_left_alone(
 ) -> None:
     Run().begin().steps(3)
     world.stray("second", "us-east5-b", labels=world.labels[NODE])
-    world.instances["second"] = 2
     before = len(world.requests)
     assert fleet(["status", "dev"]) == 0
     output = capsys.readouterr().out
@@ -222,7 +231,7 @@ def test_two_nodes_of_one_member_are_named_with_the_command_and_both_left_alone(
 def test_a_node_whose_labels_somebody_took_is_named_and_not_created_a_second_time(
     world: Cloud, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its id is in the controller's state, from before its request."""
+    """Its id is in its record."""
     Run().begin().steps(6)
     labels = dict(world.labels[NODE])
     world.labels[NODE] = {"cost-center": "ml"}
@@ -232,7 +241,7 @@ def test_a_node_whose_labels_somebody_took_is_named_and_not_created_a_second_tim
         fleet(command)
         output = "".join(capsys.readouterr())
         assert f"{NODE}: a node of this name is there without our labels" in output
-        assert f"stack={OWNER.stack},fleet=mine,member=0" in output
+        assert f"stack={OWNER.stack},fleet=mine,member=0,record=" in output
     assert world.requests[before:] == []
     world.labels[NODE] = labels
     assert fleet(["create", "dev", "--slice", "mine", "--yes"]) == 0

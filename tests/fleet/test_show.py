@@ -6,9 +6,9 @@ import pytest
 from rich.console import Console
 
 from fleet import show
-from fleet.controller import Observation
 from fleet.dashboard import Dashboard
 from fleet.model import Action, Condition, Decision, ObservedNode, View, WorkerStatus, ZoneView
+from fleet.observation import Observation
 from infra.catalog import CATALOG
 from infra.slices.nodes import Node
 from tests.fleet.conftest import fleet

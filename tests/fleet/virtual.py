@@ -136,7 +136,7 @@ class VirtualCloud:
     # What it does
 
     def begin(self, request: NodeRequest) -> None:
-        """See `controller.Actor`."""
+        """See `zones.Actor`."""
         key = request.node.key
         if request.verb is Verb.CHECK:
             self._answers.append(Answer(request, self._failed.get(request.operation), done=True))
@@ -149,7 +149,7 @@ class VirtualCloud:
             self._answers.append(self.create(key, request))
 
     def ended(self) -> list[Answer]:
-        """See `controller.Actor`."""
+        """See `zones.Actor`."""
         result, self._answers = self._answers, []
         return result
 

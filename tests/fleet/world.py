@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import pytest
@@ -70,7 +71,8 @@ class Cloud:
         self.labels: dict[str, Mapping[str, str]] = {
             node.name: OURS if node.member is None else item.body(node)["labels"] for node in nodes(meant)
         }
-        self.instances = dict.fromkeys(self.states, 1)
+        self.instances = {name: number for number, name in enumerate(self.states, 1)}
+        self._made = count(100)
         self.silent, self.dry = set[str](), set[str]()
         self.failure: Failure | None = None
         self.requests: list[tuple[str, str]] = []
@@ -97,7 +99,7 @@ class Cloud:
             name,
             self.zones[name],
             self.states[name],
-            str(self.instances.get(name, 1)),
+            str(self.instances.get(name, name)),
             self.at_s - 7200,
             self.labels[name],
         )
@@ -129,12 +131,13 @@ class Cloud:
         self.requests.append((verb, name))
         if failure := Failure(Kind.STOCK_OUT, f"none in {zone}") if zone in self.dry else self.failure:
             raise RequestError(failure)
-        self.zones[name], self.states[name] = zone, "READY"
-        self.instances[name] = self.instances.get(name, 1) + 1
+        self.instances[name] = next(self._made)
+        self.zones[name], self.states[name] = zone, "READY"  # the last: others look meanwhile
 
     def create(self, zone: str, name: str, body: Mapping[str, Any]) -> str:
+        if not self.states.get(name):
+            self.labels[name] = body["labels"]
         self.make("create", zone, name)
-        self.labels[name] = body["labels"]
         return "operation"
 
     def delete(self, zone: str, name: str) -> None:
@@ -171,8 +174,11 @@ class Cloud:
     def read(self, name: str) -> tuple[str, int] | None:
         return self.objects.get(name)
 
-    def saved(self, prefix: str) -> list[str]:
-        return sorted(name for name in self.objects if name.startswith(prefix))
+    def read_all(self, names: Sequence[str]) -> list[tuple[str, int] | None]:
+        return [self.read(name) for name in names]
+
+    def saved(self, prefix: str) -> dict[str, int]:
+        return {name: self.objects[name][1] for name in sorted(self.objects) if name.startswith(prefix)}
 
     def write(self, name: str, text: str, generation: int) -> int:
         if generation != self.objects.get(name, ("", 0))[1]:

@@ -19,8 +19,10 @@ from pulumi.runtime.stack import Stack, run_pulumi_func, wait_for_rpcs
 from google_facts.agents import AGENTS
 from infra.core import upstream
 from infra.engine.registry import layers
+from infra.engine.settings import parse
 from infra.layers.queue import manifests
 from infra.layers.tpu import startup
+from infra.settings.schema import Settings
 from infra.settings.sources import ROOT, as_pulumi_hands_it_over
 
 PROJECT, PROJECT_NUMBER = "my-project", "123456789012"
@@ -66,6 +68,11 @@ UPSTREAM: dict[str, dict[str, Any]] = {
     "data": {"diskIds": {"us-east5-b": "projects/my-project/zones/us-east5-b/disks/up"}},
     "builds": {"accountEmail": "tpu-builds@my-project.iam.gserviceaccount.com"},
 }
+
+
+def parsed(values: Mapping[str, Any], environment: str = "dev") -> Settings:
+    """Return the settings of a file with these values; raises SettingsError with every problem."""
+    return parse(environment, as_pulumi_hands_it_over(dict(values), "f"), "f")
 
 
 class EngineError(grpc.RpcError):  # type: ignore[misc]  # grpc has no types

@@ -13,6 +13,8 @@
     python -m tests.proofs mutants          12 mutants of each area, by cosmic-ray; apart, for hours
     python -m tests.proofs changes          change every setting and change it back: 1 h
     python -m tests.proofs updates          kill `up` and `destroy` of all layers at each request: 90 min
+    python -m tests.proofs slurm-scale      200 slices of Slurm without hosts: memory, times, requests: 6 min
+    python -m tests.proofs slurm-figures    Slurm's times, five of each, in booted machines: 25 min
     python -m tests.proofs load             the tests (or some PATHs), 10 times beside eight busy loops; apart
     python -m pytest -m prove               tests that `make test` leaves out, about 1 h: Pulumi's real CLI
                                             (GKE, monitoring, policy, kills, accounts, a new layer), checkov,
@@ -49,6 +51,8 @@ from tests.proofs import load as loaded
 from tests.proofs import mutants as mutation
 from tests.proofs import roles as held
 from tests.proofs import settings as mutated
+from tests.proofs import slurm_figures as figures
+from tests.proofs import slurm_scale as scale
 from tests.proofs.extracting import Extractions
 from tests.proofs.killing import Proof
 from tests.proofs.preprocessing import Preprocessing
@@ -70,13 +74,13 @@ def proof(*options: Callable[..., Any]) -> Callable[[Callable[..., dict[str, Any
         @wraps(function)
         def run(**values: Any) -> None:
             result = function(**values)
-            path = _write(function.__name__, result)
+            path = _write(function.__name__.replace("_", "-"), result)
             print(f"{json.dumps(result)}\n{path}")
 
         command: Callable[..., None] = run
         for option in reversed(options):
             command = option(command)
-        return _PROOFS.command(function.__name__)(command)
+        return _PROOFS.command(function.__name__.replace("_", "-"))(command)
 
     return decorate
 
@@ -275,6 +279,22 @@ def roles() -> dict[str, Any]:
 def grants(parts: Sequence[str]) -> dict[str, Any]:
     """Without a grant a run, an event, an update or a command fails, and names it."""
     return granted.measure(report, parts)
+
+
+@proof()
+def slurm_scale() -> dict[str, Any]:
+    """Slurm with 200 slices of four hosts; docs/log.md."""
+    return scale.measure(report)
+
+
+@proof()
+def slurm_figures() -> dict[str, Any]:
+    """Times of a Slurm cluster; docs/log.md."""
+    result = figures.measure(OUT / "slurm-figures", report)
+    if not result["passed"]:
+        _write("slurm-figures", result)
+        raise SystemExit(json.dumps(result, indent=1))
+    return result
 
 
 @proof(

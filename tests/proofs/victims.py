@@ -34,7 +34,6 @@ from fleet.environment import google_of, opened
 from fleet.request import FleetCommand
 from fleet.supervise import Supervisor, take_down_ended
 from infra.engine.named import StackState
-from infra.engine.settings import parse
 from infra.errors import InfraError
 from infra.google import client
 from infra.google.client import Client
@@ -46,7 +45,6 @@ from infra.prices.run import RunPrice
 from infra.publish.bundle import assemble
 from infra.publish.upload import upload
 from infra.settings.schema import Settings
-from infra.settings.sources import as_pulumi_hands_it_over
 from pipeline.record import Run
 from pipeline.slices import SliceTrainer
 from tests.fleet.lab import BUCKET, BUNDLE, CONFIG, PROJECT, STACK
@@ -54,7 +52,7 @@ from tests.infra.layers.builds.test_builds_layer import GIVEN
 from tests.infra.layers.pipeline.test_pipeline_layer import FLEET
 from tests.infra.layers.pipeline.test_pipeline_layer import settings as of_pipeline
 from tests.infra.layers.queue.test_submission import settings as of_queue
-from tests.infra.recording import BASE
+from tests.infra.recording import BASE, parsed
 
 CLUSTER, ZONE = "cluster.example", "us-east5-b"
 PIPELINE = {"gcp:project": PROJECT, "storage:bucketName": BUCKET, "pipeline:code": "ab" * 32}
@@ -63,7 +61,7 @@ _SEND = HTTPAdapter.send
 
 def _from_file(_: str, root: object = None, slices: Sequence[Mapping[str, Any]] = ()) -> Settings:
     config = {**CONFIG, "tpu:slices": [*slices], "tpu:zones": [ZONE]}
-    return parse("dev", as_pulumi_hands_it_over(config, "f"), "f")
+    return parsed(config)
 
 
 def _run(name: str) -> int:
@@ -111,7 +109,7 @@ def _sweep(name: str) -> int:
 
 def _submit_build(kind: str) -> int:
     values = {**BASE, **GIVEN, "gcp:project": PROJECT}
-    known = parse("dev", as_pulumi_hands_it_over(values, "f"), "f")
+    known = parsed(values)
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "Pulumi.dev.yaml").write_text("config: {}\n")
         print(running.start(known, render.build(known, kind), Path(folder), Client(PROJECT), None))

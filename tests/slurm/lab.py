@@ -11,8 +11,10 @@ from infra.layers.slurm import slices
 from infra.layers.slurm.slices import Reached
 from infra.settings.schema import Settings
 from infra.settings.sources import as_pulumi_hands_it_over
+from slurm.cluster import Cluster
 from slurm.decide import State, Update
 from slurm.errors import SlurmError
+from slurm.jobs import Job
 from slurm.nodes import SlurmNode
 from tests.infra.recording import BASE
 
@@ -41,12 +43,13 @@ class Nodes:
         hosts = [host for slice_ in slices.slices(known) for host in slices.hosts(known, slice_)]
         self.nodes = {host: SlurmNode(host, "IDLE", frozenset({"CLOUD", "POWERED_DOWN"})) for host in hosts}
         self.updates: list[Update] = []
+        self.queue: list[Job] = []
         self.silent = False
 
-    def read(self) -> dict[str, SlurmNode]:
+    def read(self) -> Cluster:
         if self.silent:
             raise SlurmError("scontrol show node: status 1: Unable to contact slurm controller")
-        return dict(self.nodes)
+        return Cluster(dict(self.nodes), self.queue)
 
     def update(self, update: Update) -> None:
         self.updates.append(update)

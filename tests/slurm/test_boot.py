@@ -245,16 +245,19 @@ def test_new_files_wait_for_jobs_on_hosts_that_they_lack(
     slurm.set("tpu-1", "ALLOCATED")
     after = lab.settings({"slurm:nodesets": [{**lab.NODESET, "nodeCountDynamicMax": 4}]})
     wanted = configure.files(after, lab.REACHED, names.CONTROLLER)
-    files = Files(wanted, declared(after, lab.REACHED), slurm, machine)
+    files = Files(wanted, declared(after, lab.REACHED), machine)
     machine.lines.clear()
-    files.apply()
-    files.apply()
+    files.apply(slurm.read())
+    files.apply(slurm.read())
     assert configure.differing(machine, wanted)
     assert len([entry for entry in caplog.records if "wait for tpu-1-w0" in entry.message]) == 1
     slurm.set("tpu-1", "IDLE", "POWERING_DOWN")
-    files.apply()
+    files.apply(slurm.read())
     assert not configure.differing(machine, wanted)
     assert machine.lines[-2:] == ["systemctl restart slurmctld.service", "scontrol reconfigure"]
     machine.lines.clear()
-    files.apply()
+    files.apply(slurm.read())
     assert machine.lines == [], "once"
+    machine.write(f"{names.ETC}/slurm.conf", "# somebody's")
+    files.apply(slurm.read())
+    assert machine.lines == [], "the files change with the program alone"

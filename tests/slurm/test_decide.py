@@ -70,6 +70,14 @@ def test_a_slice_is_not_wanted_before_slurm_waits_for_its_hosts() -> None:
     assert actions("ALLOCATED POWERED_DOWN", "ALLOCATED POWERED_DOWN") == []
 
 
+def test_a_job_that_has_begun_on_hosts_that_slurm_takes_for_powered_down_is_freed() -> None:
+    """As after a loss of power of the controller, whose record of the slice is gone, too."""
+    alone = "ALLOCATED POWERED_DOWN"
+    freed = Update(SLICE.hosts, State.FORCE, f"{HELD}it has no slice")
+    assert actions(alone, alone, running=frozenset(SLICE.hosts)) == [freed]
+    assert actions(alone, alone, running=frozenset({"tpu-1-w0"})) == []
+
+
 def test_a_slice_that_is_being_ended_is_waited_for_and_jobs_leave_what_is_left_of_it() -> None:
     assert actions(UP, UP, Phase.ENDING) == []
     assert actions(RUNS, UP, Phase.ENDING, record={WHY: "deleted by ann"}) == [

@@ -10,16 +10,18 @@ from typing import Any
 import pytest
 
 from fleet import environment, owned, removal
-from fleet.adhoc import AdHoc
+from fleet.adhoc import AdHoc, Item
 from fleet.environment import opened
 from fleet.request import FleetCommand
 from infra.engine.settings import parse
+from infra.errors import Problem, SettingsError
 from infra.google.client import RequestError
 from infra.google.failures import Failure, Kind
 from infra.settings.schema import ADDED_SLICES, Settings
 from infra.settings.sources import as_pulumi_hands_it_over
 from slurm import keep, power
 from slurm.decide import FAILED, HELD, State
+from slurm.errors import SlurmError
 from slurm.keep import Keeper
 from tests.fleet.conftest import OWNER
 from tests.fleet.world import Cloud
@@ -64,7 +66,11 @@ class Cluster:
         for _ in range(times):
             self.now_s += seconds
             self.cloud.at_s += seconds
-            self.keeper.look()
+            try:
+                known = self.slurm.read()
+            except SlurmError:
+                known = None
+            self.keeper.look(known)
 
     def phase(self, name: str) -> str:
         record = AdHoc(self.cloud, OWNER.stack).record(name)  # type: ignore[arg-type]
@@ -122,6 +128,39 @@ def test_a_preempted_slice_frees_its_job_and_comes_again_when_that_asks(cluster:
     cluster.slurm.set("tpu-0", *UP)
     cluster.look()
     assert (cluster.phase("tpu-0"), cluster.nodes) == ("wanted", ["READY"])
+
+
+def test_a_node_of_the_slice_that_gets_another_stacks_id_is_named_and_left_to_its_job(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    cluster.running()
+    (node,) = (name for name, state in cluster.cloud.states.items() if state and name != "train")
+    labels, before = cluster.cloud.labels[node], len(cluster.slurm.updates)
+    requests = len(cluster.cloud.requests)
+    cluster.cloud.labels[node] = {**labels, "stack": "0000000"}
+    cluster.look(3, seconds=200)
+    assert "it is of another stack, 0000000" in caplog.text
+    assert f"give it the label stack={OWNER.stack}" in caplog.text
+    assert (cluster.slurm.updates[before:], cluster.cloud.requests[requests:]) == ([], [])
+    assert cluster.phase("tpu-0") == "wanted"
+    cluster.cloud.labels[node] = labels
+    cluster.look(2)
+    assert (cluster.slurm.updates[before:], cluster.cloud.requests[requests:]) == ([], [])
+
+
+def test_a_slice_whose_place_another_stack_has_frees_its_job_with_the_reason(cluster: Cluster) -> None:
+    cluster.running()
+    (node,) = (name for name, state in cluster.cloud.states.items() if state and name != "train")
+    labels = {**cluster.cloud.labels[node], "stack": "0000000"}
+    cluster.slurm.set("tpu-0", "IDLE", "POWERING_DOWN")
+    cluster.look(2)
+    cluster.cloud.stray("theirs", "us-east5-b", labels=labels)
+    before = len(cluster.cloud.requests)
+    cluster.slurm.set("tpu-0", *UP)
+    cluster.look(3)
+    assert cluster.slurm.updates[-1].reason == f"{HELD}it is of another stack, 0000000"
+    assert cluster.cloud.requests[before:] == []
 
 
 def test_without_capacity_jobs_are_freed_and_the_nodes_kept_from_them_until_it_is_tried_again(
@@ -283,11 +322,75 @@ def test_a_request_ends_the_pause_and_is_taken(cluster: Cluster, tmp_path: Path)
         return len(looks) == 2
 
     original = cluster.keeper.look
-    cluster.keeper.look = lambda: looks.append(len(pauses)) or original()  # type: ignore[method-assign, func-returns-value]
+    cluster.keeper.look = lambda known: looks.append(len(pauses)) or original(known)  # type: ignore[method-assign, func-returns-value]
     (tmp_path / "0.json").write_text("[")
-    keep.keep(cluster.keeper, tmp_path, over, sleep)
+    keep.keep(cluster.keeper, cluster.slurm, tmp_path, over, sleep)
     assert looks == [0, 2], "the second look came at once"
     assert not [*tmp_path.iterdir()]
+
+
+def test_slurm_is_read_once_a_look_for_all_that_goes_by_it(
+    cluster: Cluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    given, readings, original = list[object](), list[object](), cluster.slurm.read
+
+    def read() -> object:
+        readings.append(original())
+        return readings[-1]
+
+    cluster.slurm.read = read  # type: ignore[method-assign, assignment]
+    look = cluster.keeper.look
+    cluster.keeper.look = lambda known: given.append(known) or look(known)  # type: ignore[method-assign, func-returns-value]
+    keep.keep(
+        cluster.keeper, cluster.slurm, tmp_path, lambda: len(given) == 6, lambda _: None, [given.append] * 2
+    )
+    assert readings == given[::3] == given[1::3] == given[2::3]
+    cluster.slurm.silent = True
+    given.clear()
+    keep.keep(
+        cluster.keeper, cluster.slurm, tmp_path, lambda: len(given) == 3, lambda _: None, [given.append] * 2
+    )
+    assert given == [None] * 3, "the fleet is looked at all the same, and nothing else is done"
+    assert caplog.text.count("Unable to contact slurm controller") == 1
+
+
+MANY = {"slurm:nodesets": [{**lab.NODESET, "nodeCountDynamicMax": 80}]}
+
+
+def test_a_record_that_this_program_wrote_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster, read = Cluster(monkeypatch, MANY), list[str]()
+    original = cluster.cloud.read
+    monkeypatch.setattr(cluster.cloud, "read", lambda name: read.append(name) or original(name))
+    for number in range(5):
+        cluster.slurm.set(f"tpu-{number}", *UP)
+    cluster.look(3)
+    assert len(cluster.nodes) == 5
+    cluster.look(3)
+    assert not [name for name in read if "/fleets/" in name]
+    cluster.slurm.set("tpu-3", "IDLE", "POWERING_DOWN")
+    cluster.look(2)
+    assert cluster.phase("tpu-3") == "ended"
+    assert f"{OWNER.stack}/fleets/tpu-3.json" in read[len(read) // 2 :], "what has changed is read"
+
+
+def test_one_slice_that_is_refused_keeps_no_other_from_coming(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(monkeypatch, MANY)
+    want = cluster.keeper._fleets.want
+
+    def refusing(records: AdHoc, fleets: Mapping[str, Item], items: Sequence[Item]) -> None:
+        if "tpu-3" in {item["name"] for item in items}:
+            raise SettingsError("f", [Problem("tpu-3", "it", "a rule", "a fix")])
+        want(records, fleets, items)
+
+    monkeypatch.setattr(cluster.keeper._fleets, "want", refusing)
+    for number in range(5):
+        cluster.slurm.set(f"tpu-{number}", *UP)
+    cluster.look(2)
+    wanted = [number for number in range(5) if cluster.phase(f"tpu-{number}") == "wanted"]
+    assert wanted == [0, 1, 2, 4]
+    assert {host for update in cluster.slurm.updates for host in update.hosts} == {
+        f"tpu-3-w{worker}" for worker in range(4)
+    }
 
 
 def test_a_reason_is_one_line_for_slurm() -> None:

@@ -4,7 +4,9 @@ from collections.abc import Sequence
 
 import pytest
 
+from slurm.cluster import Cluster
 from slurm.errors import SlurmError
+from slurm.jobs import parse
 from slurm.recovered import Recovered
 
 STARTED = "BOOT_TIME               = 2026-11-26T21:19:47\nHASH_VAL                = Match\n"
@@ -16,12 +18,13 @@ class Slurm:
     def __init__(self, queue: str, refused: Sequence[str] = ()):
         self.queue, self.refused, self.sent = queue, refused, list[list[str]]()
 
+    def read(self) -> Cluster:
+        """Return the reading of a look."""
+        pairs = (text.split(" ") for text in self.queue.splitlines())
+        lines = (f"{id_}|ada|tpu|CONFIGURING|4|1|0:00|{start}|None|tpu-0-w[0-3]|a\n" for id_, start in pairs)
+        return Cluster({}, parse("".join(lines)))
+
     def __call__(self, line: Sequence[str]) -> str:
-        if line[0] == "squeue":
-            pairs = (text.split(" ") for text in self.queue.splitlines())
-            return "".join(
-                f"{id_}|ada|tpu|CONFIGURING|4|1|0:00|{start}|None|tpu-0-w[0-3]|a\n" for id_, start in pairs
-            )
         if line[1] == "show":
             return STARTED
         if line[1] == "requeue" and line[2] in self.refused:
@@ -38,14 +41,13 @@ class Slurm:
         ("5 2026-11-26T21:19:47\n", []),
         ("5 N/A\n", []),
         ("5_1 2026-11-26T21:19:35\n7 2026-11-26T21:20:00\n", ["5_1"]),
-        ("5;reboot 2026-11-26T21:19:35\n", []),
     ],
 )
 def test_a_job_is_queued_again_if_its_hosts_were_coming_when_slurmctld_started(
     queue: str, jobs: list[str]
 ) -> None:
     slurm = Slurm(queue)
-    Recovered(slurm).requeue()
+    Recovered(slurm).requeue(slurm.read())
     expected = [
         line
         for job in jobs
@@ -57,8 +59,8 @@ def test_a_job_is_queued_again_if_its_hosts_were_coming_when_slurmctld_started(
 def test_a_job_of_srun_is_named_once_and_hides_no_other(caplog: pytest.LogCaptureFixture) -> None:
     slurm = Slurm("5 2026-11-26T21:19:35\n6 2026-11-26T21:19:36\n", refused=["5"])
     recovered = Recovered(slurm)
-    recovered.requeue()
+    recovered.requeue(slurm.read())
     slurm.queue = "5 2026-11-26T21:19:35\n"
-    recovered.requeue()
+    recovered.requeue(slurm.read())
     assert slurm.sent[0] == ["scontrol", "requeue", "6"]
     assert [record.message.startswith("job 5: ") for record in caplog.records] == [True]

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from slurm.decide import FAILED, HELD
-from slurm.errors import SlurmError
 from slurm.jobs import Job
 from slurm.watch import EVENT, Watch
 from tests.slurm.lab import NODESET, Nodes, settings
@@ -26,16 +25,16 @@ class Cluster:
 
     def __init__(self, given: dict[str, Any] | None = None):
         known = settings(given)
-        self.nodes, self.queue, self.now_s, self.lines = Nodes(known), list[Job](), 0.0, list[str]()
-        self.watch = Watch(known, self.nodes, lambda: self.queue, lambda: self.now_s, self.lines.append)
+        self.nodes, self.now_s, self.lines = Nodes(known), 0.0, list[str]()
+        self.watch = Watch(known, lambda: self.now_s, self.lines.append)
 
     def minutes(self, count: int, *queue: Job) -> list[dict[str, Any]]:
         """Return what is reported in so many minutes in which these jobs are in the queue."""
-        self.queue = [*queue]
+        self.nodes.queue = [*queue]
         self.lines.clear()
         for _ in range(count * 6):
             self.now_s += 10.0
-            self.watch.look()
+            self.watch.look(self.nodes.read())
         reported = [events.payload(line) or {} for line in self.lines]
         assert {report["event"] for report in reported} <= {EVENT}
         return reported
@@ -104,21 +103,3 @@ def test_partitions_are_reported_each_for_itself() -> None:
     assert [report["partition"] for report in reported] == ["small"]
     both = cluster.minutes(1, job(2, "PENDING", "Resources", hosts=1, partition="tpu,small"))
     assert [report["partition"] for report in both] == ["tpu", "small"]
-
-
-def test_slurm_that_does_not_answer_costs_a_look(caplog: pytest.LogCaptureFixture) -> None:
-    cluster = Cluster()
-    cluster.nodes.silent = True
-    assert cluster.minutes(2, job(1, "CONFIGURING")) == []
-    assert "Unable to contact slurm controller" in caplog.text
-    cluster.nodes.silent = False
-    assert cluster.minutes(1, job(1, "CONFIGURING"))
-
-
-def test_a_queue_that_cannot_be_read_is_no_queue(caplog: pytest.LogCaptureFixture) -> None:
-    def broken() -> list[Job]:
-        raise SlurmError("squeue: a line isn't a job")
-
-    watch = Watch(settings(), Nodes(settings()), broken, report=pytest.fail)
-    watch.look()
-    assert "a line isn't a job" in caplog.text

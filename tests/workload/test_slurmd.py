@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import re
 import signal
 import subprocess
 import sys
 import tarfile
+import threading
 import urllib.error
 from email.message import Message
 from pathlib import Path
@@ -19,7 +21,7 @@ from tests.limits import HANG_S
 from workload.host.__main__ import main
 from workload.host.bucket import Bucket
 from workload.host.errors import HostError, RunError
-from workload.host.slurmd import arguments, install, jobs, mounts
+from workload.host.slurmd import arguments, install, jobs, mounts, service
 from workload.host.slurmd.arguments import Mount
 from workload.host.unit import heartbeat_unit, job_unit
 
@@ -57,6 +59,27 @@ def test_the_service_is_roots_and_joins_without_its_slices_others() -> None:
     assert "TimeoutStopSec=28" in unit
     assert jobs.SAVE_S < 28
     assert "heartbeat" in heartbeat_unit("slurmd 10.0.0.1"), "slurmd writes none itself"
+
+
+@pytest.mark.parametrize(
+    ("printed", "reason"),
+    [
+        (
+            "error: failed to fetch remote configs",
+            "slurmctld refuses this host: munge's key differs from the",
+        ),
+        ("fatal: lookup failure for node", "slurm.conf has no such node: tpu up ENV slurm"),
+        ("error: something else", "exit status 1: slurmd: error: something else"),
+    ],
+)
+def test_a_host_that_cant_join_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, printed: str, reason: str
+) -> None:
+    (tmp_path / "slurmd").write_text(f"#!/bin/sh\necho 'slurmd: {printed}' >&2\nexit 1\n")
+    (tmp_path / "slurmd").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with pytest.raises(HostError, match=re.escape(reason)):
+        service._serve("10.0.0.2", "tpu-0-w0", threading.Event())
 
 
 class Objects(Bucket):

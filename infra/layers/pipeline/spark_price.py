@@ -41,11 +41,6 @@ class SparkNode:
         return _DCU_PER_VCPU * self.cores + memory
 
 
-def spark_cost(milli_dcu_seconds: int, shuffle_gib_seconds: int, tier: str, region: str) -> RunPrice:
-    """Return the list price of what a batch has used, by its `approximateUsage`."""
-    return _price(milli_dcu_seconds / 1000 / _S_PER_HOUR, shuffle_gib_seconds / _S_PER_HOUR, tier, region)
-
-
 def predicted(
     driver: SparkNode, executor: SparkNode, executors: int, hours: float, tier: str, region: str
 ) -> RunPrice:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from google_facts.machines import cpus_of
 from infra.catalog import region_of
-from infra.core.layer import Acting, Hooks, Layer, Named, Place, deferred
+from infra.core.layer import Acting, Hooks, Layer, Named, Offer, Place, deferred
 from infra.core.providers import GOOGLE
 from infra.google.ids import of_compute
 from infra.google.quotas import Use, chips, cpus
@@ -17,6 +17,7 @@ from infra.layers.slurm.rules import RULES, checked
 from infra.layers.slurm.settings import FILESTORE, NodesetSettings, SlurmSettings
 from infra.layers.slurm.slices import nodesets
 from infra.settings.schema import Settings
+from infra.slices.settings import TpuSettings
 
 
 def _services(settings: Settings) -> Iterator[str]:
@@ -69,6 +70,14 @@ def _quotas(settings: Settings) -> Iterator[Use]:
     own = cpus_of(desired.controller_machine_type)
     own += desired.login_count * cpus_of(desired.login_machine_type)
     yield Use(cpus(names.region(settings)), own, "controller and login nodes of slurm have")
+
+
+def _offers(settings: Settings) -> Iterator[Offer]:
+    """Yield what the zones of the nodesets have to offer."""
+    for nodeset in nodesets(settings):
+        image = nodeset.settings.runtime_version or settings[TpuSettings].runtime_version
+        for zone in nodeset.places:
+            yield Offer(zone, nodeset.kind.name, image)
 
 
 _ACTING = Acting(
@@ -158,6 +167,7 @@ LAYER = Layer(
     hooks=Hooks(
         acting=_ACTING,
         quotas=_quotas,
+        offers=_offers,
         bundle=startup.BUNDLE,
         metrics=watched.METRICS,
         alerts=watched.ALERTS,

@@ -9,6 +9,7 @@ import pulumi
 import pulumi_gcp as gcp
 
 from google_facts.scopes import EVERYTHING
+from infra.core.guard import GROWING, Living
 from infra.layers.slurm import names
 from infra.layers.slurm.accounts import SlurmAccounts
 from infra.layers.slurm.price import BOOT_GIB, boot_disk
@@ -169,6 +170,10 @@ class Home(pulumi.ComponentResource):
             description=f"/home of {names.name(settings)}",
             opts=pulumi.ResourceOptions(parent=self, protect=True, retain_on_delete=True),
         )
+        if desired.filestore_tier.startswith("BASIC"):
+            # https://cloud.google.com/filestore/docs/scale: only tiers above these scale down.
+            size: dict[str, pulumi.Input[str]] = {"slurm:filestoreGib": str(desired.filestore_gib)}
+            Living(GROWING, settings.project, settings.environment, size, [instance], "Filestore instance")
         self.server: pulumi.Output[str] = instance.networks.apply(
             lambda networks: _address(networks[0].ip_addresses)
         )

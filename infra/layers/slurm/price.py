@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 
-from google_facts.machines import cpu_family
+from google_facts.machines import cpu_family, cpus_of
 from infra.catalog import CATALOG
 from infra.layers.slurm import names
 from infra.layers.slurm.settings import FILESTORE, SlurmSettings
@@ -24,6 +24,18 @@ def boot_disk(machine_type: str) -> str:
     return "hyperdisk-balanced" if family and "pd" not in family.disks else "pd-balanced"
 
 
+def _machine(kind: str, count: int) -> tuple[str, float]:
+    """Return the entry of the price book for machines, and its quantity.
+
+    vCPUs and memory are what is billed, and n2-standard has them in one ratio:
+    https://cloud.google.com/compute/vm-instance-pricing
+    """
+    known, cpus = "n2-standard-4", cpus_of(kind)
+    if kind == f"n2-standard-{cpus}":
+        return f"machine.{known}", count * cpus / cpus_of(known)
+    return f"machine.{kind}", count
+
+
 def rows(settings: Settings) -> Iterator[PriceRow]:
     """Yield the rows billed by the hour; slices that the fleet has records of are rows of the tpu layer's."""
     desired, region, zone = settings[SlurmSettings], names.region(settings), names.zone(settings)
@@ -32,7 +44,7 @@ def rows(settings: Settings) -> Iterator[PriceRow]:
         (f"{desired.login_count} login nodes", desired.login_count, desired.login_machine_type),
     ):
         disk = f"disk.{boot_disk(kind)}"
-        yield row(what, region, (f"machine.{kind}", count), (disk, count * BOOT_GIB), zone=zone)
+        yield row(what, region, _machine(kind, count), (disk, count * BOOT_GIB), zone=zone)
     if not desired.existing_state_disk:
         parts = (f"disk.{desired.state_disk_type}", desired.state_disk_gib)
         yield row(names.state_disk(settings), region, parts, zone=zone)

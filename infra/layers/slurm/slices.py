@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import groupby, product
+from itertools import product
 from typing import Any
 
 from infra.catalog import SliceType
@@ -142,14 +142,6 @@ def of_host(name: str) -> tuple[SlurmSlice, int]:
     return SlurmSlice(match["nodeset"], int(match["number"])), int(match["worker"])
 
 
-def of_hosts(listed: Iterable[str]) -> dict[SlurmSlice, list[int]]:
-    """Return worker numbers by slice. Raises NameListError for a name that is no host's."""
-    workers: dict[SlurmSlice, list[int]] = {}
-    for slice_, worker in sorted(map(of_host, listed)):
-        workers.setdefault(slice_, []).append(worker)
-    return workers
-
-
 def expand(text: str) -> list[str]:
     """Return the names in a list of Slurm's: "a-[0-1]-w[0,2]" is four. Raises NameListError."""
     parts = _OUTSIDE.split(text) if text else []
@@ -172,19 +164,6 @@ def _numbers(text: str, part: str) -> Iterator[str]:
             raise NameListError(f"{part!r} is no list of hosts")
         width = len(low) if low.startswith("0") else 0
         yield from (f"{number:0{width}}" for number in range(int(low), int(high or low) + 1))
-
-
-def compress(listed: Iterable[str]) -> str:
-    """Return hosts as Slurm's list, each slice once: "tpu-0-w[0-3],tpu-2-w[1,3]". Raises NameListError."""
-    workers = of_hosts(listed)
-    return ",".join(f"{slice_.name}-w[{_runs(numbers)}]" for slice_, numbers in workers.items())
-
-
-def _runs(numbers: Sequence[int]) -> str:
-    distinct = sorted(set(numbers))
-    groups = groupby(enumerate(distinct), key=lambda pair: pair[1] - pair[0])
-    runs = ([number for _, number in run] for _, run in groups)
-    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
 def _range(first: int, last: int) -> str:

@@ -74,8 +74,7 @@ class Collection:
         id_field: the dotted field of the body that has the id, where no `…Id` parameter has it.
         new_id: makes the id where the server does, for the collection's full name.
         named: the full name that a new one gets, for its collection's and the id that was sent.
-        qualified: keep these names apart from those of an API that has the same ones (Run's and Scheduler's
-            `projects/…/locations/…/jobs`).
+        qualified: keep these names apart from those of an API that has the same ones.
         alias: the full name that another spelling of it stands for.
         defaults: what the API sets where the request doesn't; merged below what is sent.
         creating, ready: fields while the operation runs that creates the resource, and after it.

@@ -12,7 +12,7 @@ import re
 from google_facts import roles
 from rehearsal.cloud.collections import Change, Collection, Entry, Verb
 from rehearsal.cloud.core import constraints
-from rehearsal.cloud.core.errors import ApiError, JsonObject, NotEmulatedError, bad_request
+from rehearsal.cloud.core.errors import ApiError, NotEmulatedError, bad_request
 from rehearsal.cloud.core.world import World
 
 UNDELETE_S, REUSE_S = 7 * 86400.0, 37 * 86400.0  # since the deletion
@@ -56,23 +56,8 @@ def _show_later(change: Change) -> None:
     change.world.show_later(change.name, change.world.lags.account_s)
 
 
-def _deleted_accounts(change: Change) -> dict[str, JsonObject]:
-    """Return the bodies of deleted accounts, by unique id."""
-    return change.world.private.setdefault(_ACCOUNT, {})
-
-
-def _keep_deleted(change: Change) -> None:
-    _deleted_accounts(change)[change.old["uniqueId"]] = change.old
+def _forget_account(change: Change) -> None:
     change.resources.iam.forget_account(change.old["email"], change.old["uniqueId"])
-
-
-def _undelete_account(change: Change) -> JsonObject:
-    body = _deleted_accounts(change).pop(change.id, None)
-    if body is None or body["name"] in change.world.directory:
-        raise ApiError(404, "NOT_FOUND", f"Unknown service account: {change.id}")
-    change.world.directory[body["name"]] = body
-    change.resources.iam.create(body["name"])
-    return {"restoredAccount": body}
 
 
 def _deleted_at(change: Change) -> dict[str, float]:
@@ -162,8 +147,7 @@ ENTRY = Entry(
             mutable=("displayName", "description"),
             check=_check_account,
             created=_show_later,
-            deleted=_keep_deleted,
-            verbs={"undelete": Verb(_undelete_account, exists=False)},
+            deleted=_forget_account,
             not_found="Unknown service account: {id}",
             exists="Service account {local} already exists within project {parent}.",
         ),

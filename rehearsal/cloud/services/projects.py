@@ -28,8 +28,6 @@ class ProjectService:
             "cloudresourcemanager.projects.get": Method(
                 self._get, "resourcemanager.projects.get", self._resource
             ),
-            "cloudresourcemanager.projects.list": Method(self._list, "resourcemanager.projects.get"),
-            "cloudresourcemanager.projects.search": Method(self._list, "resourcemanager.projects.get"),
             **policy_methods(
                 self._iam,
                 "cloudresourcemanager.projects",
@@ -52,9 +50,6 @@ class ProjectService:
     async def _get(self, call: Call) -> JsonObject:
         self._require(self._resource(call))
         return self._body(call)
-
-    async def _list(self, call: Call) -> JsonObject:
-        return {"projects": [self._body(call)]}
 
     def _body(self, call: Call) -> JsonObject:
         if call.version == "v1":

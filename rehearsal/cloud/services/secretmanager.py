@@ -1,4 +1,4 @@
-"""Secret Manager: secrets and their versions, global ones.
+"""Secret Manager: global secrets and their versions, which are never disabled.
 
 https://cloud.google.com/secret-manager/docs/reference/rest/v1/projects.secrets
 """
@@ -11,7 +11,7 @@ import google_crc32c
 
 from rehearsal.cloud.collections import Change, Collection, Entry, Verb
 from rehearsal.cloud.collections.checks import every, not_emulated, one_of, topic
-from rehearsal.cloud.core.errors import ApiError, JsonObject, bad_request
+from rehearsal.cloud.core.errors import JsonObject, bad_request
 from rehearsal.cloud.core.world import World
 
 _SECRETS = "secretmanager.projects.secrets"
@@ -53,28 +53,10 @@ def _add(change: Change) -> JsonObject:
     return body
 
 
-def _in_state(change: Change, *wanted: str) -> None:
-    if change.old["state"] not in wanted:
-        text = f"Secret Version [{change.name}] is in {change.old['state']} state."
-        raise ApiError(400, "FAILED_PRECONDITION", text, reason="failedPrecondition")
-
-
 def _access(change: Change) -> JsonObject:
-    _in_state(change, "ENABLED")
     data = change.private["data"]
     payload = {"data": base64.b64encode(data).decode(), "dataCrc32c": str(google_crc32c.value(data))}
     return {"name": change.name, "payload": payload}
-
-
-def _to(state: str) -> Verb:
-    def act(change: Change) -> None:
-        _in_state(change, "ENABLED", "DISABLED")
-        change.body["state"] = state
-        if state == "DESTROYED":
-            change.body["destroyTime"] = change.world.clock.rfc3339()
-            change.private.pop("data")
-
-    return Verb(act)
 
 
 def _rotation(change: Change) -> None:
@@ -107,12 +89,7 @@ ENTRY = Entry(
             _VERSIONS,
             permission="secretmanager.versions",
             alias=_latest,
-            verbs={
-                "access": Verb(_access),
-                "destroy": _to("DESTROYED"),
-                "disable": _to("DISABLED"),
-                "enable": _to("ENABLED"),
-            },
+            verbs={"access": Verb(_access)},
             not_found="Secret Version [{name}] not found.",
         ),
     ),

@@ -112,7 +112,6 @@ class ServiceUsage:
         table: dict[str, tuple[Handler, str | None]] = {
             "services.list": (self._list, "services.list"),
             "services.get": (self._get, "services.get"),
-            "services.batchGet": (self._batch_get, "services.get"),
             "services.enable": (self._switch, None),  # refused in words of its own
             "services.batchEnable": (self._batch_enable, None),
             "services.disable": (self._switch, "services.disable"),
@@ -151,9 +150,6 @@ class ServiceUsage:
 
     async def _get(self, call: Call) -> JsonObject:
         return self._service(self._named(call.path["name"]))
-
-    async def _batch_get(self, call: Call) -> JsonObject:
-        return {"services": [self._service(self._named(name)) for name in call.query.get("names", ())]}
 
     async def _batch_enable(self, call: Call) -> JsonObject:
         self._check_parent(call.path["parent"])

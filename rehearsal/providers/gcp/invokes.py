@@ -1,4 +1,4 @@
-"""Look-ups that programs make without a resource: `gcp.compute.get_network` and its like."""
+"""Look-ups that programs make without a resource: `gcp.storage.get_bucket` and its like."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from rehearsal.providers.gcp.lifecycle import Context, Resource
 from rehearsal.providers.gcp.table import STORAGE
 from rehearsal.providers.gcp.types.bucket import BUCKET
 from rehearsal.providers.gcp.types.bucket_object import BUCKET_OBJECT
-from rehearsal.providers.gcp.types.compute import NETWORK, SUBNETWORK
 from rehearsal.providers.plugin.errors import StandInError, UnsupportedError
 
 Invoke = Callable[[Context, Mapping[str, Any]], dict[str, Any]]
@@ -30,22 +29,6 @@ def _read(resource: Resource, context: Context, known: Mapping[str, Any]) -> dic
         message = f"The resource {id_!r} was not found, notFound"
         raise StandInError(f"Error reading {resource.label}: googleapi: Error 404: {message}")
     return outputs
-
-
-def _get_network(context: Context, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    given = _only("getNetwork", arguments, ("name", "project", "networkProfile"))
-    outputs = _read(NETWORK, context, {"project": context.settings.project, **given})
-    # The look-up has the number as a number, the resource as a text.
-    return {**outputs, "networkId": int(outputs["networkId"]), "subnetworksSelfLinks": []}
-
-
-def _get_subnetwork(context: Context, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    given = _only("getSubnetwork", arguments, ("name", "project", "region", "selfLink"))
-    if link := given.pop("selfLink", None):
-        id_ = "projects/" + link.rpartition("projects/")[2]
-        given |= SUBNETWORK.parse(id_, context.settings)
-    defaults = {"project": context.settings.project, "region": context.settings.location("region")}
-    return _read(SUBNETWORK, context, {**defaults, **given})
 
 
 def _get_bucket(context: Context, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -74,8 +57,6 @@ def _get_project_service_account(context: Context, arguments: Mapping[str, Any])
 
 INVOKES: dict[str, Invoke] = {
     "gcp:storage/getProjectServiceAccount:getProjectServiceAccount": _get_project_service_account,
-    "gcp:compute/getNetwork:getNetwork": _get_network,
-    "gcp:compute/getSubnetwork:getSubnetwork": _get_subnetwork,
     "gcp:storage/getBucket:getBucket": _get_bucket,
     "gcp:storage/getBucketObject:getBucketObject": _get_bucket_object,
 }

@@ -140,7 +140,7 @@ class Provider:
         return {**_settable(table.inputs, given), "__defaults": []}
 
     def invoke(self, token: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Answer a look-up such as `gcp.compute.get_network`."""
+        """Answer a look-up such as `gcp.storage.get_bucket`."""
         if token not in INVOKES:
             raise UnsupportedError(
                 f"the stand-in doesn't know the function {token!r}; it knows {', '.join(INVOKES)}"

@@ -42,11 +42,6 @@ class Declared:
     conflicts: tuple[str, ...] = ()
     nested: dict[str, Declared] = field(default_factory=dict)
 
-    @property
-    def is_input(self) -> bool:
-        """True if a program can set it."""
-        return self.required or self.optional
-
 
 Properties = Mapping[str, Declared]
 

@@ -30,7 +30,7 @@ STAGES = {
 }
 HOW = {
     "notice": "preempted, 30 s notice", "power-loss": "power cut, no notice", "crash": "one job killed",
-    "maintenance": "maintenance",
+    "maintenance": "maintenance", "reboot": "a host rebooted",
 }  # fmt: skip
 """Labels of the kinds of kills at training runs."""
 _ENDING = ("notice", "power-loss", "maintenance")  # of the machine; others leave it running

@@ -6,20 +6,18 @@ from typing import Any
 import pytest
 
 from infra.core.layer import up_command
-from infra.engine.settings import parse
 from infra.layers.data.names import disk_id, disk_name, snapshot_id
 from infra.layers.network.names import DEFAULT_RANGES, network_id, subnet_id
 from infra.layers.storage.names import controller_bucket, service_account_email, service_account_id
 from infra.settings.schema import Settings
-from infra.settings.sources import as_pulumi_hands_it_over
 from infra.slices.names import fleet_member
 from infra.slices.nodes import nodes, regions, zones
-from tests.infra.recording import BASE
+from tests.infra.recording import BASE, parsed
 
 
 def settings(**changes: Any) -> Settings:
     values = {**BASE, **{key.replace("__", ":"): value for key, value in changes.items()}}
-    return parse("dev", as_pulumi_hands_it_over(values, "f"), "f")
+    return parsed(values)
 
 
 def test_ids_are_paths_and_never_links() -> None:

@@ -7,14 +7,12 @@ from typing import Any, cast
 from google_facts import builds
 from infra.doctor.finding import MISSING, OK
 from infra.doctor.quotas import UNLIMITED, check, limit_of, listed
-from infra.engine.settings import parse
 from infra.google.client import Client
 from infra.google.quotas import Quota, chips, gke_chips
 from infra.layers.gke.layer import LAYER
 from infra.layers.pipeline.layer import LAYER as PIPELINE
-from infra.settings.sources import as_pulumi_hands_it_over
 from rehearsal.cloud.services.tpu.quotas import Quotas
-from tests.infra.recording import BASE
+from tests.infra.recording import BASE, parsed
 
 FAMILY, PREEMPTIBLE = "TPUS-PER-TPU-FAMILY-per-project-region", "PREEMPTIBLE-TPU-V6E-per-project-region"
 
@@ -41,7 +39,7 @@ def test_chips_of_gke_have_quotas_of_their_own() -> None:
         {"name": "ours", "acceleratorType": "v6e-256", "zone": "us-east5-b", "reservation": "ours"},
     ]
     values = {**BASE, "gke:tpuPools": pools, "gke:podsRange": "172.16.0.0/16"}
-    uses = list(LAYER.hooks.quotas(parse("dev", as_pulumi_hands_it_over(values, "f"), "f")))
+    uses = list(LAYER.hooks.quotas(parsed(values)))
 
     def findings(**limits: int) -> list[Any]:
         google = cast(Client, Project(**{key.replace("-", "_"): limit for key, limit in limits.items()}))
@@ -90,7 +88,7 @@ def test_limits_that_google_leaves_out_or_does_not_know() -> None:
 
 def test_a_region_in_which_a_project_may_not_build_is_told_with_those_in_which_it_may() -> None:
     values = {**BASE, "pipeline:rawBucketName": "my-project-raw"}
-    uses = list(PIPELINE.hooks.quotas(parse("dev", as_pulumi_hands_it_over(values, "f"), "f")))
+    uses = list(PIPELINE.hooks.quotas(parsed(values)))
     google = Project()
     assert {item.state for item in check(cast(Client, google), [], uses, "quota")} == {OK}
     google.quotas.set(builds.TITLE, "us-east5", 0)

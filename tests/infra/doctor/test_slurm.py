@@ -15,7 +15,7 @@ from infra.engine.environments import shared_names
 from infra.engine.settings import from_file
 from infra.google.client import Client
 from infra.settings.schema import Settings
-from tests.infra.layers.slurm.cluster import settings
+from tests.infra.layers.slurm.cluster import SMALL, TPU, settings
 from tests.slurm import lab
 
 PUBLISHED = f"manifests/{'cd' * 32}"
@@ -51,6 +51,23 @@ def test_the_layer_is_among_the_stacks_services_quotas_and_prices() -> None:
     (layer,) = (layer for layer in known.layers_on if layer.name == "slurm")
     assert {(use.quota.place, use.amount) for use in layer.hooks.quotas(known)} >= {("us-east5-b", 48)}
     assert any("slurm-dev-controller" in str(row) for row in layer.prices(known))
+
+
+def test_the_zones_of_nodesets_are_asked_for_their_sizes_and_images() -> None:
+    offered = {
+        "acceleratorTypes": [{"type": "v6e-16"}],
+        "runtimeVersions": [{"version": "v2-alpha-tpuv6e"}],
+    }
+    google = SimpleNamespace(
+        project="my-project", tpu=lambda path: path, items=lambda url, collection, query: offered[collection]
+    )
+    zones = ["us-east5-a", "us-east5-b"]
+    known = settings({**TPU, "fallbackZones": ["us-east5-a"]}, SMALL, tpu__zones=zones)
+    by_name = dict(checks(Target(known, (), cast("Client", google))))
+    findings = {zone: [*by_name[f"zone {zone}"](zone)] for zone in zones}
+    assert [finding.state for finding in findings["us-east5-a"]] == ["ok"]
+    (lacking,) = findings["us-east5-b"]
+    assert lacking.detail == "offers no accelerator type v6e-8 to this project"
 
 
 def test_a_cluster_of_another_environment_with_its_name_is_told(tmp_path: Path) -> None:

@@ -19,11 +19,10 @@ from infra.core.outputs import Outputs, output
 from infra.core.outputs import declared as outputs_of
 from infra.engine import registry
 from infra.engine.registry import ordered
-from infra.engine.settings import parse
 from infra.errors import InfraError, LayersError
 from infra.settings.schema import setting
-from infra.settings.sources import ROOT, as_pulumi_hands_it_over
-from tests.infra.recording import BASE, UPSTREAM, Recording, execute, run
+from infra.settings.sources import ROOT
+from tests.infra.recording import BASE, UPSTREAM, Recording, execute, parsed, run
 
 
 def layer(name: str, **more: Any) -> Layer:
@@ -122,7 +121,7 @@ def declared(monkeypatch: pytest.MonkeyPatch) -> Iterable[list[Layer]]:
 
 def settings(**changes: Any) -> Any:
     values = {**BASE, **{key.replace("__", ":"): value for key, value in changes.items()}}
-    return parse("dev", as_pulumi_hands_it_over(values, "f"), "f")
+    return parsed(values)
 
 
 @pytest.mark.parametrize("service", ["compute", "Compute.googleapis.com", "compute.googleapi.com", ""])
@@ -148,9 +147,7 @@ def test_a_layer_that_is_off_has_no_settings_and_no_program() -> None:
     off = settings()
     data = next(item for item in registry.layers() if item.name == "data")
     assert data in layers_on(off)
-    off = parse(
-        "dev", as_pulumi_hands_it_over({k: v for k, v in BASE.items() if k != "data:snapshot"}, "f"), "f"
-    )
+    off = parsed({k: v for k, v in BASE.items() if k != "data:snapshot"})
     assert data not in layers_on(off)
     with pytest.raises(InfraError, match="DataSettings isn't set in dev: its layer is off there"):
         off[data.settings]

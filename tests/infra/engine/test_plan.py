@@ -11,15 +11,15 @@ from infra.core.environment import layers_on
 from infra.engine.plan import as_json, empty_state, markdown, plan, text
 from infra.engine.prices import of
 from infra.engine.pulumi import Pulumi
-from infra.engine.settings import from_file, parse
+from infra.engine.settings import from_file
 from infra.errors import CommandError, InfraError
 from infra.prices.table import table
-from infra.settings.sources import ROOT, as_pulumi_hands_it_over
+from infra.settings.sources import ROOT
 from infra.slices.nodes import nodes
 from infra.slices.preflight import Verdict
 from infra.slices.price import rows
 from tests.infra.conftest import FakePulumi
-from tests.infra.recording import BASE
+from tests.infra.recording import BASE, parsed
 
 ON = layers_on(from_file("dev", ROOT))
 LAYERS = [layer.name for layer in ON]
@@ -317,7 +317,7 @@ def test_a_price_is_chips_times_price_or_unknown(
 ) -> None:
     slices = [{"name": "a", **slice_}]
     values = {**BASE, "storage:allowCrossRegion": True, "data:throughputMibps": 6400, "tpu:slices": slices}
-    (row,) = rows(nodes(parse("dev", as_pulumi_hands_it_over(values, "f"), "f")))
+    (row,) = rows(nodes(parsed(values)))
     assert row.hourly == (None if hourly is None else pytest.approx(hourly))
     assert row.on_demand_hourly == pytest.approx(on_demand)
 
@@ -327,7 +327,7 @@ def test_the_table_adds_up() -> None:
         {"name": "train", "acceleratorType": "v6e-16", "zones": ["us-east5-b"], "spot": True},
         {"name": "extract", "acceleratorType": "v6e-8", "zones": ["us-east5-a", "us-east5-b"], "count": 3},
     ]
-    text = table(of(parse("dev", as_pulumi_hands_it_over({**NO_DATA, "tpu:slices": slices}, "f"), "f")))
+    text = table(of(parsed({**NO_DATA, "tpu:slices": slices})))
     assert [line.split() for line in text.splitlines()[1:5]] == [
         ["train", "1", "v6e-16", "us-east5-b", "16", "spot", "22.45", "538.87", "16,390.54", "43.20"],
         ["extract", "2", "v6e-8", "us-east5-a", "16", "on", "demand", "43.20", "1,036.80", "31,536.00",
@@ -340,12 +340,12 @@ def test_the_table_adds_up() -> None:
 
 def test_an_unknown_price_makes_the_sum_unknown() -> None:
     slices = [{"name": "a", "acceleratorType": "v6e-8", "zones": ["us-east5-b"], "reserved": True}]
-    text = table(of(parse("dev", as_pulumi_hands_it_over({**NO_DATA, "tpu:slices": slices}, "f"), "f")))
+    text = table(of(parsed({**NO_DATA, "tpu:slices": slices})))
     assert text.splitlines()[2].split() == ["sum", "1", "8", "unknown", "unknown", "unknown", "21.60"]
 
 
 def test_no_slices_cost_nothing_by_the_hour() -> None:
-    text = table(of(parse("dev", as_pulumi_hands_it_over({**BASE, "tpu:slices": []}, "f"), "f")))
+    text = table(of(parsed({**BASE, "tpu:slices": []})))
     assert text == "No slices, nor anything else that is billed by the hour."
 
 

@@ -13,20 +13,18 @@ import requests
 
 from fleet.adhoc import AdHoc, Phase
 from fleet.google import Google
-from infra.core.guard import FIXED, RUNS, LivingError, refuse, refuse_change
-from infra.engine.settings import parse
+from infra.core.guard import FIXED, GROWING, RUNS, LivingError, refuse, refuse_change
 from infra.errors import CommandError
 from infra.google.client import Client, RequestError
 from infra.google.failures import Kind
 from infra.layers.builds import render, running
-from infra.settings.sources import as_pulumi_hands_it_over
 from pipeline.runs import Runs
 from rehearsal.cloud.cloud import Cloud
 from rehearsal.cloud.core.runtime import Runtime
 from tests.emulated import EVERY_API, PROJECT, ZONES, Emulated
 from tests.infra.layers.builds.test_builds_layer import GIVEN
 from tests.infra.layers.pipeline.test_pipeline_layer import settings
-from tests.infra.recording import BASE
+from tests.infra.recording import BASE, parsed
 
 P = f"projects/{PROJECT}"
 STORAGE, RAW, STATE = "storage.googleapis.com/storage/v1/b", "my-project-raw", "my-project-pulumi"
@@ -154,7 +152,7 @@ def test_a_build_whose_answer_is_lost_is_one_build(
 ) -> None:  # fmt: skip
     (tmp_path / "Pulumi.dev.yaml").write_text("config: {}\n")
     values = {**BASE, **GIVEN, "gcp:project": PROJECT}
-    known = parse("dev", as_pulumi_hands_it_over(values, "f"), "f")
+    known = parsed(values)
     before = {build["id"] for build in cloud.request("GET", BUILDS).json.get("builds", ())}
     session.lost = lost
     started = running.start(known, render.build(known, "destroy"), tmp_path, client, None)
@@ -225,6 +223,22 @@ def test_the_kind_of_training_isnt_changed_under_a_run_that_trains(
     for run in ("r4", "r5"):
         recorded(cloud, run, b'{"outcome": "cancelled"}')
     refuse_change(guard("fleet"), guard("none"))
+
+
+def test_what_can_only_grow_isnt_made_smaller_in_the_plan() -> None:
+    def guard(gib: int) -> dict[str, Any]:
+        labels = {"slurm:filestoreGib": str(gib)}
+        return {"what": GROWING, "environment": "dev", "namespace": "Filestore instance", "labels": labels}
+
+    refuse_change(guard(1024), guard(2048))
+    refuse_change(guard(9999), guard(10240))
+    with pytest.raises(LivingError) as refused:
+        refuse_change(guard(10240), guard(9999))
+    assert str(refused.value) == (
+        "slurm:filestoreGib: 10240 -> 9999: the Filestore instance can't be made smaller\n"
+        "    fix: write slurm:filestoreGib: 10240, or more"
+    )
+    refuse(GROWING, PROJECT, "dev", {})
 
 
 def test_what_a_resource_keeps_for_life_is_refused_in_the_plan() -> None:

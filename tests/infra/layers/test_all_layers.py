@@ -7,11 +7,9 @@ import pulumi
 import pytest
 
 from infra.engine.registry import layers
-from infra.engine.settings import parse
-from infra.settings.sources import as_pulumi_hands_it_over
 from rehearsal.providers.gcp.types import TYPES
 from tests.infra.declared import EVERYTHING, LAYERS, UP, declared
-from tests.infra.recording import BASE, Recording, run
+from tests.infra.recording import BASE, Recording, parsed, run
 
 DECLARED = {
     "storage": 62,
@@ -65,7 +63,7 @@ def test_an_update_names_the_layer_that_isnt_up_before_it_makes_anything(layer: 
 @pytest.mark.parametrize("layer", [item.name for item in layers() if "storage" in item.needs])
 def test_a_service_that_came_with_a_setting_is_enabled_before_anything_is_made(layer: str) -> None:
     (entry,) = [item for item in layers() if item.name == layer]
-    settings = parse("dev", as_pulumi_hands_it_over({**BASE, **EVERYTHING}, "f"), "f")
+    settings = parsed({**BASE, **EVERYTHING})
     *rest, last = sorted(entry.services(settings))
     result: list[Recording] = []
     up = {**UP, "storage": {**UP["storage"], "services": rest}}

@@ -14,11 +14,9 @@ import pytest
 from pulumi.output import Unknown
 
 from infra.engine.enforce import enforce
-from infra.engine.settings import parse
 from infra.errors import InfraError
 from infra.policy import RULES, STACK, Resource, findings, refuse_wrong_settings, wrong_settings
 from infra.settings.schema import Settings
-from infra.settings.sources import as_pulumi_hands_it_over
 from tests.infra.declared import EVERYTHING, LAYERS, OFF, UP
 from tests.infra.declared import declared as declared_by
 from tests.infra.policy.policy_mutants import (
@@ -41,7 +39,7 @@ from tests.infra.policy.policy_mutants import (
     UNFINISHED,
     VM,
 )
-from tests.infra.recording import BASE, UNKNOWN, Registration, run
+from tests.infra.recording import BASE, UNKNOWN, Registration, parsed, run
 
 
 def settings(environment: str = "dev", **more: Any) -> Settings:
@@ -55,7 +53,7 @@ def known(environment: str) -> Settings:
 
 def changed_settings(environment: str, more: Mapping[str, Any]) -> Settings:
     values = {key: value for key, value in {**BASE, **EVERYTHING, **more}.items() if value is not None}
-    return parse(environment, as_pulumi_hands_it_over(values, "f"), "f")
+    return parsed(values, environment)
 
 
 def resource(item: Registration) -> Resource:

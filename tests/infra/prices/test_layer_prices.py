@@ -9,7 +9,6 @@ import pytest
 from cli.__main__ import main
 from infra.catalog.book import BOOK
 from infra.engine import prices, registry
-from infra.engine.settings import parse
 from infra.errors import InfraError
 from infra.layers.monitoring import alerts
 from infra.prices import row as prices_row
@@ -17,13 +16,12 @@ from infra.prices import table as prices_table
 from infra.prices.row import NOTE, PriceRow, Rate, cost
 from infra.prices.table import rates_table
 from infra.settings.schema import Settings
-from infra.settings.sources import as_pulumi_hands_it_over
 from tests.infra.declared import EVERYTHING, OFF
-from tests.infra.recording import BASE
+from tests.infra.recording import BASE, parsed
 
 
 def settings(more: Mapping[str, Any] = {}) -> Settings:
-    return parse("dev", as_pulumi_hands_it_over({**BASE, **more}, "f"), "f")
+    return parsed({**BASE, **more})
 
 
 def rows(layer: str, result: Settings) -> dict[str, PriceRow]:

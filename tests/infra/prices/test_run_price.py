@@ -4,7 +4,7 @@ import pytest
 
 from infra.catalog.book import BOOK
 from infra.errors import InfraError
-from infra.layers.pipeline.spark_price import PREMIUM, STANDARD, SparkNode, predicted, spark_cost
+from infra.layers.pipeline.spark_price import PREMIUM, STANDARD, SparkNode, predicted
 from infra.prices.run import RunPrice, of_hours, within_limit
 
 LIMIT = "fleet:dollarsPerRun"
@@ -67,17 +67,12 @@ def test_a_batch_is_billed_for_a_minute_at_least() -> None:
     assert minute.dollars == pytest.approx(12 / 60 * 0.06 + 900 / 60 * 0.000054795)
 
 
-def test_what_a_batch_used_is_priced_as_a_public_bill_was() -> None:
+def test_a_batch_is_priced_as_a_public_bill_was() -> None:
     """0.4093 DCU-hours and 25.58 GB-hours of shuffle storage were $0.026 on 2026-09-28."""
-    price = spark_cost(round(0.4093 * 3600 * 1000), round(25.58 * 3600), STANDARD, IOWA)
+    node = SparkNode(cores=1, memory_gb=0.0, disk_gib=25.58 * 0.6 / 0.4093)
+    price = predicted(node, node, 0, 0.4093 / 0.6, STANDARD, IOWA)
     assert price.dollars == pytest.approx(0.026, abs=0.0005)
     assert "0.41 DCU-hours and 26 GiB-hours" in price.why
-
-
-def test_predicted_and_used_are_priced_alike() -> None:
-    node = SparkNode()
-    used = spark_cost(12 * 7200 * 1000, 900 * 7200, STANDARD, IOWA)
-    assert predicted(node, node, 2, 2.0, STANDARD, IOWA).dollars == pytest.approx(used.dollars)
 
 
 def test_an_unknown_price_of_a_batch_is_unknown_and_says_which() -> None:
@@ -89,7 +84,7 @@ def test_an_unknown_price_of_a_batch_is_unknown_and_says_which() -> None:
     assert "spark.shuffle.premium" in price.fix
     with pytest.raises(InfraError, match="this one's price is unknown"):
         within_limit(price, 5, "pipeline:dollarsPerRun")
-    elsewhere = spark_cost(1000, 0, STANDARD, "us-east5")
+    elsewhere = predicted(node, node, 2, 1.0, STANDARD, "us-east5")
     assert elsewhere.dollars is not None
     assert not elsewhere.checked, "the price of that region was never read"
     assert str(elsewhere).startswith("$~")

@@ -13,7 +13,7 @@ from infra.engine.registry import layers
 from infra.engine.settings import from_file, parse
 from infra.errors import Problem, SettingsError
 from infra.settings.sources import as_pulumi_hands_it_over
-from tests.infra.recording import BASE, Recording, execute
+from tests.infra.recording import BASE, Recording, execute, parsed
 
 CASES = yaml.safe_load((Path(__file__).parent / "bad_settings.yaml").read_text())
 
@@ -36,7 +36,7 @@ def test_it_is_refused_in_these_words(case: dict[str, Any]) -> None:
 @pytest.mark.parametrize("environment", ["Dev", "my.env", "d" * 64])
 def test_an_environment_whose_name_is_no_label_is_refused(environment: str) -> None:
     with pytest.raises(SettingsError, match=f'1 problem in f:\n  environment = "{environment}": '):
-        parse(environment, as_pulumi_hands_it_over(BASE, "f"), "f")
+        parsed(BASE, environment)
 
 
 @pytest.mark.parametrize("layer", ["storage", "tpu"])
@@ -74,7 +74,7 @@ def test_wrong_settings_declare_nothing_and_ask_nothing(layer: str) -> None:
 def judged(values: dict[str, Any]) -> tuple[Problem, ...]:
     """The problems of settings that may be right; anything but a SettingsError fails the test."""
     try:
-        parse("dev", as_pulumi_hands_it_over(values, "f"), "f")
+        parsed(values)
     except SettingsError as error:
         return error.problems
     return ()

@@ -12,13 +12,11 @@ import pytest
 import yaml
 
 from infra.engine.before import refuse_to_apply
-from infra.engine.settings import parse
 from infra.errors import Problem, SettingsError
 from infra.policy import RULES, Resource, findings
 from infra.settings.schema import Settings
-from infra.settings.sources import as_pulumi_hands_it_over
 from tests.infra.declared import OFF, UP
-from tests.infra.recording import BASE, run
+from tests.infra.recording import BASE, parsed, run
 
 DIGEST = f"sha256:{'0' * 64}"
 
@@ -42,7 +40,7 @@ class Case:
     environment: str
 
     def parsed(self) -> Settings:
-        return parse(self.environment, as_pulumi_hands_it_over(self.values, "f"), "f")
+        return parsed(self.values, self.environment)
 
     def names(self, problems: tuple[Problem, ...]) -> bool:
         """Return whether a problem is of the key, with a value, a rule and a fix."""

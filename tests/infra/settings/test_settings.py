@@ -15,7 +15,7 @@ from infra.layers.storage.settings import StorageSettings
 from infra.settings.rules import FOLDERS
 from infra.settings.sources import ROOT, as_pulumi_hands_it_over
 from infra.slices.settings import TpuSettings
-from tests.infra.recording import BASE
+from tests.infra.recording import BASE, parsed
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_pulumi_and_the_file_give_the_same(tmp_path: Path) -> None:
 
 def test_numbers_and_booleans_are_typed() -> None:
     values = {**BASE, "network:mtu": 1500, "network:cloudNat": True, "network:flowLogSampling": 1}
-    settings = parse("dev", as_pulumi_hands_it_over(values, "f"), "f")
+    settings = parsed(values)
     assert (settings[NetworkSettings].mtu, settings[NetworkSettings].cloud_nat) == (1500, True)
     assert settings[NetworkSettings].flow_log_sampling == 1.0
 
@@ -63,21 +63,19 @@ def test_a_topology_alone_names_the_type() -> None:
 
     slices = [{"name": "train", "topology": "16x16", "zones": ["us-east5-b"]}]
     values = {**BASE, "data:throughputMibps": 6400, "tpu:slices": slices}
-    settings = parse("dev", as_pulumi_hands_it_over(values, "f"), "f")
+    settings = parsed(values)
     assert [node.kind.name for node in nodes(settings)] == ["v6e-256"]
 
 
 def test_a_zone_that_is_not_in_the_catalog_can_be_added() -> None:
     slices = [{"name": "train", "acceleratorType": "v6e-8", "zones": ["us-east5-c"]}]
     values = {**BASE, "tpu:slices": slices, "tpu:additionalZones": ["us-east5-c"]}
-    assert parse("dev", as_pulumi_hands_it_over(values, "f"), "f")[TpuSettings].slices[0].zones == (
-        "us-east5-c",
-    )
+    assert parsed(values)[TpuSettings].slices[0].zones == ("us-east5-c",)
 
 
 def test_hierarchical_namespace_instead_of_versioning() -> None:
     values = {**BASE, "storage:versioning": False, "storage:hierarchicalNamespace": True}
-    assert parse("dev", as_pulumi_hands_it_over(values, "f"), "f")[StorageSettings].hierarchical_namespace
+    assert parsed(values)[StorageSettings].hierarchical_namespace
 
 
 BOMB = "config:\n  tpu:a: &a [x]\n" + "".join(

@@ -152,7 +152,6 @@ REFUSED: tuple[tuple[str, str, Any, str], ...] = (
     ),
     ("PATCH", f"{GLOBAL}/networks/n", {"description": "other"}, "description"),
     ("PATCH", f"{GLOBAL}/networks/n", {"autoCreateSubnetworks": True}, "autoCreateSubnetworks"),
-    ("POST", f"{GLOBAL}/instanceTemplates", {"name": "x", "properties": {}}, "properties.machineType"),
     ("POST", f"{REGION}/subnetworks", {"name": "x", "ipCidrRange": "10.1.0.0/24"}, "network"),
     ("POST", f"{REGION}/subnetworks", {"name": "x", "network": "global/networks/n"}, "ipCidrRange"),
     *(

@@ -105,13 +105,6 @@ def test_a_grant_and_its_revocation_take_effect_in_their_order(iam: Iam, clock: 
     assert seen == [False] * 4 + [True] * 3 + [False] * 5
 
 
-def test_a_policy_on_the_project_holds_for_what_is_inside(iam: Iam, clock: StillClock) -> None:
-    grant(iam, f"projects/{PROJECT}", "roles/storage.objectViewer", f"user:{ALICE}")
-    clock.time += 7
-    assert iam.allowed(ALICE, "storage.objects.get", OBJECT)
-    assert not iam.allowed(ALICE, "storage.objects.create", OBJECT)
-
-
 def test_a_stale_etag_is_refused_and_none_overwrites(iam: Iam) -> None:
     policy = iam.policy(BUCKET)
     iam.set_policy(BUCKET, policy)
@@ -120,15 +113,6 @@ def test_a_stale_etag_is_refused_and_none_overwrites(iam: Iam) -> None:
     assert caught.value.code == 409
     del policy["etag"]
     assert iam.set_policy(BUCKET, policy)["etag"] == iam.policy(BUCKET)["etag"]
-
-
-def test_a_condition_narrows_a_grant(iam: Iam, clock: StillClock) -> None:
-    condition = {"title": "data", "expression": f"resource.name.startsWith('{BUCKET}/objects/data/')"}
-    policy = grant(iam, BUCKET, "roles/storage.objectViewer", f"user:{ALICE}", condition=condition)
-    assert policy["version"] == 3
-    clock.time += 7
-    assert iam.allowed(ALICE, "storage.objects.get", OBJECT)
-    assert not iam.allowed(ALICE, "storage.objects.get", f"{BUCKET}/objects/other/x")
 
 
 @pytest.mark.parametrize(

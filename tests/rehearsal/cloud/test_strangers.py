@@ -47,7 +47,6 @@ OPEN = {
     "serviceusage.operations.get": "its name is told to who began it alone",
 }
 # Methods whose permission isn't named as they are.
-QUEUED = ("create", "delete", "get", "list")
 NAMED_OTHERWISE = {
     "serviceusage.services.enable": "Permission denied",  # Google names the service in its place
     "serviceusage.services.batchEnable": "Permission denied",
@@ -56,8 +55,6 @@ NAMED_OTHERWISE = {
         f"cloudkms.projects.locations.keyRings.cryptoKeys.{verb}": f"cloudkms.cryptoKeyVersions.{use}"
         for verb, use in (("encrypt", "useToEncrypt"), ("decrypt", "useToDecrypt"))
     },
-    "cloudresourcemanager.projects.list": "resourcemanager.projects.get",
-    "cloudresourcemanager.projects.search": "resourcemanager.projects.get",
     "cloudscheduler.projects.locations.jobs.resume": "cloudscheduler.jobs.enable",
     "container.projects.locations.clusters.setLocations": "container.clusters.update",
     "container.projects.locations.clusters.setMaintenancePolicy": "container.clusters.update",
@@ -78,12 +75,9 @@ NAMED_OTHERWISE = {
     "pubsub.projects.subscriptions.pull": "pubsub.subscriptions.consume",
     "pubsub.projects.topics.subscriptions.list": "pubsub.topics.listSubscriptions",
     "secretmanager.projects.secrets.addVersion": "secretmanager.versions.add",
-    "serviceusage.services.batchGet": "serviceusage.services.get",
     "serviceusage.services.consumerQuotaMetrics.list": "serviceusage.quotas.get",
     "serviceusage.services.generateServiceIdentity": "serviceusage.services.enable",
     "storage.buckets.getStorageLayout": "storage.objects.list",
-    # No page names permissions of queued resources: who may make a node may queue for one.
-    **{f"tpu.projects.locations.queuedResources.{verb}": f"tpu.nodes.{verb}" for verb in QUEUED},
     "storage.buckets.operations.get": "storage.bucketOperations.get",
     "storage.notifications.list": "storage.buckets.get",
     "storage.objects.compose": "storage.objects.get",
@@ -120,7 +114,6 @@ _COLLECTIONS = {
     "aiplatform.runs": "tensorboardRuns",
     "aiplatform.timeSeries": "tensorboardTimeSeries",
     "logging.metrics": "logMetrics",
-    "tpu.queuedResources": "nodes",
 }
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tpu_lab import ACCOUNT, DISK, NETWORK, REGION, SUBNETWORK, ZONE, Lab, P, node_body, until
+from tpu_lab import DISK, NETWORK, REGION, SUBNETWORK, ZONE, Lab, P, node_body, until
 
 from rehearsal.cloud.services.tpu import nodes
 from rehearsal.cloud.services.tpu.node import LATE_KEYS
@@ -193,23 +193,6 @@ async def test_unfit_disks_are_refused(lab: Lab) -> None:
         full_name = f"{P}/zones/{disk.get('zone', ZONE)}/disks/{name}"
         status, body = await lab.create(dataDisks=[{"mode": "READ_ONLY", "sourceDisk": full_name}])
         assert (status, message in body["error"]["message"]) == (400, True), body
-
-
-async def test_caller_must_be_allowed_to_act_as_the_account(lab: Lab) -> None:
-    admin = "admin@example.com"
-    policy = lab.iam.policy(P)
-    policy["bindings"].append({"role": "roles/tpu.admin", "members": [f"user:{admin}"]})
-    lab.iam.set_policy(P, policy)
-    status, body = await lab.api("POST", "nodes?nodeId=tpu-dev", node_body(), principal=admin)
-    assert status == 403
-    assert "iam.serviceAccounts.actAs" in body["error"]["message"]
-    account = f"{P}/serviceAccounts/{ACCOUNT}"
-    lab.iam.set_policy(
-        account,
-        {"bindings": [{"role": "roles/iam.serviceAccountUser", "members": [f"user:{admin}"]}]},
-    )
-    status, _ = await lab.api("POST", "nodes?nodeId=tpu-dev", node_body(), principal=admin)
-    assert status == 200
 
 
 async def test_second_node_gets_the_next_addresses_and_the_same_name_is_refused(lab: Lab) -> None:

@@ -92,8 +92,8 @@ def test_unsupported_types_and_functions_are_named() -> None:
         Provider().check("gcp:redis/instance:Instance", {}, {}, "t", b"")
     with pytest.raises(UnsupportedError, match="getImage"):
         Provider().invoke("gcp:compute/getImage:getImage", {})
-    with pytest.raises(UnsupportedError, match="argument 'region' of getNetwork"):
-        provider().invoke("gcp:compute/getNetwork:getNetwork", {"name": "n", "region": "r"})
+    with pytest.raises(UnsupportedError, match="argument 'region' of getBucket"):
+        provider().invoke("gcp:storage/getBucket:getBucket", {"name": "n", "region": "r"})
 
 
 def test_a_preview_knows_the_programs_values_and_not_googles() -> None:

@@ -6,6 +6,12 @@ function slurm_cli_setup_defaults(options, early)
 end
 
 function slurm_cli_pre_submit(options, offset)
+  local gres = options["gres"]
+  if gres and string.find(gres, "tpu") then  -- slurmctld knows no such resource, and says no more than that
+    slurm.log_error("--gres=" .. string.gsub(gres, "^gres[:/]", "") .. ": a job has whole slices, with the chips of all of their " ..
+      "hosts: leave --gres out")
+    return slurm.ERROR
+  end
   local counted = options["switches"] ~= nil and options["switches"] ~= "unset"
   if os.getenv("SLURM_JOB_ID") or counted then return slurm.SUCCESS end  -- a step of a job has its nodes
   local known, nodes = PARTITIONS[options["partition"] or DEFAULT], options["nodes"]

@@ -7,9 +7,15 @@ from infra.layers.slurm.conf import accounting, nodes
 from infra.layers.slurm.settings import SlurmSettings
 from infra.settings.schema import Settings
 
-CGROUP = "ConstrainCores=no\nConstrainDevices=no\nConstrainRAMSpace=no\n"
-"""A job has its hosts for itself: cgroups confine nothing."""
+CGROUP = "CgroupPlugin=cgroup/v1\nConstrainCores=no\nConstrainDevices=no\nConstrainRAMSpace=no\n"
+"""A job has its hosts for itself: cgroups confine nothing, and no plugin of slurm.conf uses them.
+
+slurmd loads one of cgroups all the same. That of v2 asks systemd for a scope; that of v1 does nothing until
+it is used, on hosts with v2, too (tests/slurm/inside.py).
+https://slurm.schedmd.com/archive/slurm-22.05.8/cgroup_v2.html
+"""
 _YEAR_S = 365 * 86400
+_HELD_S, _LOOK_S = 30, 5
 _HEAD = "# Made of {file}, and made anew: change the settings there, then run tpu up {environment} slurm."
 
 
@@ -25,6 +31,8 @@ def text(settings: Settings, address: str) -> str:
         "SlurmdPort": names.SLURMD,
         "SrunPortRange": f"{low}-{high}",
         "AuthType": "auth/munge",
+        # So long is a job held that is queued again (120 s by default): its earlier credentials end first.
+        "AuthInfo": f"cred_expire={_HELD_S}",
         "CredType": "cred/munge",
         "SlurmUser": "slurm",
         # Hosts get these files from the controller, and their addresses from their own registration.
@@ -48,8 +56,9 @@ def text(settings: Settings, address: str) -> str:
         "TopologyParam": "SwitchAsNodeRank",
         "TreeWidth": 65533,
         "SchedulerType": "sched/backfill",
-        # A job waits until its slices are whole, instead of taking hosts of more of them.
-        "SchedulerParameters": f"max_switch_wait={_YEAR_S}",
+        # A job waits until its slices are whole, instead of taking hosts of more of them. Jobs that 2 s of
+        # scheduling haven't come to, and held ones, are scheduled 5 s later (docs/log.md; 60 s by default).
+        "SchedulerParameters": f"max_switch_wait={_YEAR_S},sched_interval={_LOOK_S}",
         "JobSubmitPlugins": "lua",
         "JobRequeue": 1,
         "ReturnToService": 1,

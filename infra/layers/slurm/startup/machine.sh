@@ -60,14 +60,8 @@ stage_role() {
   exec /opt/tpu/venv/bin/python -m slurm boot "$SLURM_ROLE"
 }
 
-mkdir -p "$RUN" /var/lib/tpu /var/log/tpu /opt/tpu /opt/slurm
-exec 9>"$RUN/boot.lock"
-flock --wait 5 9 || { log "another run of this script is under way"; exit 1; }
-exec > >(tee --append "$LOG" 9>&-) 2>&1
-export LOG_WRITER=$!
-exec 7>&1
-trap interrupted EXIT
-
+begin_boot
+mkdir -p /opt/slurm
 # Grants of a new service account can take minutes to apply.
 run_stage machine 60
 run_stage bundle 420
@@ -75,8 +69,4 @@ run_stage python 0
 run_stage packages 0
 run_stage program 420
 run_stage role 420
-
-trap flush_log EXIT
-touch "$RUN/ready"
-record ready role "${FINISHED[@]}"
-log "ready after $SECONDS s"
+end_boot role

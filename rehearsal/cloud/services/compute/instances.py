@@ -1,4 +1,4 @@
-"""Addresses, instance templates and instances.
+"""Addresses and instances.
 
 Behind an instance of Google's Debian 12 image runs a machine, where this world has machines (`booting`);
 any other has its states only.
@@ -11,7 +11,7 @@ import itertools
 import re
 from collections.abc import Callable
 
-from rehearsal.cloud.collections import KEEP, Change, Collection, Reference, Verb, fingerprint
+from rehearsal.cloud.collections import Change, Collection, Reference, Verb, fingerprint
 from rehearsal.cloud.collections.words import exists, in_use, invalid, not_found, required
 from rehearsal.cloud.core import constraints
 from rehearsal.cloud.core.errors import ApiError, JsonObject, NotEmulatedError
@@ -92,13 +92,6 @@ def _reserved(change: Change, address: str) -> bool:
     bodies = change.world.directory.values()
     reserved = any(body.get("address") == address for body in bodies)
     return reserved and not any(address in held(body) for body in bodies)
-
-
-def _check_template(change: Change) -> None:
-    properties = change.body.get("properties") or {}
-    for field in ("machineType", "disks", "networkInterfaces"):
-        if not properties.get(field):
-            raise required(change.shape, f"properties.{field}")
 
 
 def _check_instance(change: Change) -> None:
@@ -309,26 +302,15 @@ def _guest_attributes(change: Change) -> JsonObject:
 
 
 COLLECTIONS = (
-    *(
-        Collection(
-            f"compute.{method}",
-            defaults={"addressType": "EXTERNAL"},
-            creating={"status": "RESERVING"},
-            ready={"status": "RESERVED"},
-            references=(Reference("subnetwork", _SUBNETS, permission=_USE),),
-            check=_check_address,
-            shown=_show_address,
-            deleting=_keep_used,
-            seconds=3.0,
-        )
-        for method in ("addresses", "globalAddresses")
-    ),
     Collection(
-        "compute.instanceTemplates",
-        references=tuple(
-            Reference(f"properties.{network.field}", network.to, on_delete=KEEP) for network in _NETWORKS
-        ),
-        check=_check_template,
+        "compute.addresses",
+        defaults={"addressType": "EXTERNAL"},
+        creating={"status": "RESERVING"},
+        ready={"status": "RESERVED"},
+        references=(Reference("subnetwork", _SUBNETS, permission=_USE),),
+        check=_check_address,
+        shown=_show_address,
+        deleting=_keep_used,
         seconds=3.0,
     ),
     # GKE makes them, one for each zone of a node pool: rehearsal/cloud/services/container/pools.py

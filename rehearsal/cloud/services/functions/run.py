@@ -1,4 +1,4 @@
-"""Cloud Run: services and jobs. They count as started; services aren't called, and jobs aren't executed.
+"""Cloud Run: services, which count as started and aren't called.
 
 https://cloud.google.com/run/docs/reference/rest/v2/projects.locations.services
 """
@@ -15,8 +15,9 @@ _CREATING = {"reconciling": True, "terminalCondition": {"type": "Ready", "state"
 _ID = "[a-z](?:[-a-z0-9]{0,47}[a-z0-9])?"
 
 
-def _revision(change: Change, template: dict[str, object]) -> None:
-    """Complete the fields of both kinds: containers with images, an account, a generation."""
+def _service(change: Change) -> None:
+    """Complete a service: containers with images, an account, a generation, the address."""
+    template = change.body["template"]
     containers = template.get("containers") or []
     if (
         not isinstance(containers, list)
@@ -31,12 +32,8 @@ def _revision(change: Change, template: dict[str, object]) -> None:
     change.body |= {"generation": generation, "observedGeneration": generation, "lastModifier": principal}
     change.body.setdefault("creator", principal)
     change.body.setdefault("launchStage", "GA")
-
-
-def _service(change: Change) -> None:
-    _revision(change, change.body["template"])
     location = change.name.split("/")[3]
-    revision = f"{change.name}/revisions/{change.id}-{int(change.body['generation']):05}"
+    revision = f"{change.name}/revisions/{change.id}-{int(generation):05}"
     change.body |= {
         "latestCreatedRevision": revision,
         "latestReadyRevision": revision,
@@ -66,20 +63,6 @@ ENTRY = Entry(
                     "buildConfig", "template.encryptionKey", "template.vpcAccess", "multiRegionSettings"
                 ),
                 _service,
-            ),
-        ),
-        Collection(
-            "run.projects.locations.jobs",
-            shows_deleted=True,
-            pattern=_ID,
-            seconds=10.0,
-            defaults={"template": {"taskCount": 1, "template": {"maxRetries": 3, "timeout": "600s"}}},
-            creating=_CREATING,
-            ready=_READY,
-            references=(acts_as("template.template.serviceAccount"),),
-            check=every(
-                not_emulated("startExecutionToken", "runExecutionToken", "template.template.encryptionKey"),
-                lambda change: _revision(change, change.body["template"].get("template", {})),
             ),
         ),
     ),

@@ -162,7 +162,6 @@ ENTRY = Entry(
         Collection(
             "cloudscheduler.projects.locations.jobs",
             permissions={"resume": "cloudscheduler.jobs.enable"},
-            qualified=True,
             id_field="name",
             pattern=r"[-\w]{1,500}",
             defaults={

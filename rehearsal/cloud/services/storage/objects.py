@@ -35,7 +35,7 @@ class Objects:
         version = self._addressed(call)
         Conditions.of(call).check(version, reading=True)
         if call.query.get("alt") == "media" or call.raw.path.startswith("/download/"):
-            encryption.require_readable(self._store, call.raw.headers, version)
+            encryption.require_readable(self._store, version)
             return await downloads.send(call.raw, version, self._store.blobs)
         return object_body(version, call)
 
@@ -74,7 +74,7 @@ class Objects:
                 reason="cloudKmsCannotChangeKeyName",
             )
         check_custom_time(version.fields, fields)
-        fields |= {key: version.fields[key] for key in encryption.FIELDS if key in version.fields}
+        fields |= {"kmsKeyName": key} if (key := version.fields.get("kmsKeyName")) else {}
         return object_body(self._store.objects(version.bucket).annotate(version, fields), call)
 
     async def delete(self, call: Call) -> web.Response:
@@ -87,7 +87,7 @@ class Objects:
 
     async def copy(self, call: Call) -> JsonObject:
         """storage.objects.copy."""
-        return object_body(self._copy(call), call, written=True)
+        return object_body(self._copy(call), call)
 
     async def rewrite(self, call: Call) -> JsonObject:
         """storage.objects.rewrite: always done in one call, because blobs are shared and not copied."""
@@ -100,7 +100,7 @@ class Objects:
             "done": True,
             "objectSize": size,
             "totalBytesRewritten": size,
-            "resource": object_body(version, call, written=True),
+            "resource": object_body(version, call),
         }
 
     def _copy(self, call: Call) -> Version:
@@ -112,10 +112,8 @@ class Objects:
         body = call.body or {}
         fields = settable(body)
         # A copy keeps the source's metadata unless the request brings its own.
-        fields = fields or {
-            key: value for key, value in source.fields.items() if key not in encryption.FIELDS
-        }
-        encryption.require_readable(self._store, call.raw.headers, source, encryption.COPY_SOURCE)
+        fields = fields or {key: value for key, value in source.fields.items() if key != "kmsKeyName"}
+        encryption.require_readable(self._store, source)
         named = call.query.get("destinationKmsKeyName") or body.get("kmsKeyName")
         fields |= encryption.for_new(self._store, call, path["destinationBucket"], named)
         return self._create(
@@ -155,7 +153,7 @@ class Objects:
         self._store.require_write(call.principal, bucket, target)
         check_name(target, call.raw.raw_path)
         Conditions.of(call).check(objects.live(target))
-        return object_body(objects.move(source, target), call, written=True)
+        return object_body(objects.move(source, target), call)
 
     async def compose(self, call: Call) -> JsonObject:
         """storage.objects.compose: at most 32 sources of one bucket."""
@@ -195,7 +193,7 @@ class Objects:
                 if source.name != name:
                     self._store.require(call.principal, "storage.objects.delete", bucket, source.name)
                     objects.delete(source, for_good=False)
-        return object_body(version, call, written=True)
+        return object_body(version, call)
 
     def _component(self, call: Call, bucket: str, entry: JsonObject) -> Version:
         name = entry.get("name", "")
@@ -204,7 +202,7 @@ class Objects:
         required = integer(entry.get("objectPreconditions") or {}, "ifGenerationMatch")
         if required is not None and required != version.generation:
             raise failed()
-        encryption.require_readable(self._store, call.raw.headers, version)
+        encryption.require_readable(self._store, version)
         return version
 
     async def restore(self, call: Call) -> JsonObject:
@@ -219,7 +217,7 @@ class Objects:
             raise no_such_object(bucket, name)
         self._store.require_write(call.principal, bucket, name)
         Conditions.of(call).check(objects.live(name))
-        return object_body(objects.restore(version), call, written=True)
+        return object_body(objects.restore(version), call)
 
     def _addressed(self, call: Call) -> Version:
         bucket, name = call.path["bucket"], call.path["object"]

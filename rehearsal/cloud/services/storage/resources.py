@@ -105,14 +105,9 @@ def check_custom_time(before: JsonObject, after: JsonObject) -> None:
         raise bad_request("Custom time cannot be removed or set to an earlier time.")
 
 
-def object_body(version: Version, call: Call, *, written: bool = False) -> JsonObject:
-    """Return the object resource; `written`: with hashes under a customer's key, as for a caller with it."""
-    body = resource(version, base_url(call)) | {"timeFinalized": version.created}
-    needed = version.fields.get("customerEncryption", {}).get("keySha256")
-    if needed and not written and call.raw.headers.get("X-Goog-Encryption-Key-Sha256") != needed:
-        del body["crc32c"]
-        body.pop("md5Hash", None)
-    return body
+def object_body(version: Version, call: Call) -> JsonObject:
+    """Return the object resource."""
+    return resource(version, base_url(call)) | {"timeFinalized": version.created}
 
 
 def resource(version: Version, base: str = "https://www.googleapis.com") -> JsonObject:

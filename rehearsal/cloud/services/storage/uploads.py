@@ -89,7 +89,7 @@ class Uploads:
             return await self._begin(call)
         else:
             raise bad_request(f"Invalid uploadType: {kind!r}; it must be media, multipart or resumable.")
-        return object_body(version, call, written=True)
+        return object_body(version, call)
 
     def _intent(self, call: Call, body: JsonObject) -> _Intent:
         bucket = call.path["bucket"]
@@ -180,7 +180,7 @@ class Uploads:
                     del self._sessions[upload_id]
                     raise
                 self._remember(upload_id)
-            return object_body(session.finished, call, written=True)
+            return object_body(session.finished, call)
 
     def _remember(self, upload_id: str) -> None:
         """Keep the newest finished sessions, for clients whose last answer got lost."""

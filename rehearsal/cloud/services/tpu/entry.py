@@ -1,4 +1,4 @@
-"""The TPU API's entry: look-ups of nodes and of the offer, and queued resources.
+"""The TPU API's entry: look-ups of nodes and of the offer.
 
 `service` serves what changes nodes.
 """
@@ -8,12 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from rehearsal.cloud.collections import Change, Collection, Entry, Reference
-from rehearsal.cloud.core.operations import Operations
 from rehearsal.cloud.core.world import World
 from rehearsal.cloud.services.tpu.catalog import ACCELERATOR, RUNTIME_VERSIONS, SLICES, ZONES
 from rehearsal.cloud.services.tpu.nodes import Nodes
-from rehearsal.cloud.services.tpu.queued import queued_resources
-from rehearsal.cloud.services.tpu.service import TpuService
 
 _LOCATIONS = "tpu.projects.locations"
 # Read-only, and apart from the locations of other APIs.
@@ -24,7 +21,7 @@ _OFFER = (
 )
 
 
-def entry(tpu: TpuService, nodes: Nodes, operations: Operations) -> Entry:
+def entry(nodes: Nodes) -> Entry:
     """Return the entry over these nodes."""
 
     def show(change: Change) -> None:
@@ -43,7 +40,7 @@ def entry(tpu: TpuService, nodes: Nodes, operations: Operations) -> Entry:
     return Entry(
         "tpu",
         ("v2", "v2alpha1"),
-        (*_OFFER, looked_up, queued_resources(tpu, operations)),
+        (*_OFFER, looked_up),
         package="google.cloud.tpu.{version}",
         own_operations=False,
     )

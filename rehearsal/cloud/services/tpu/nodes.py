@@ -195,6 +195,7 @@ class Nodes:
                 "name": node.id,
                 "zone": node.zone,
                 "state": node.state,
+                "labels": node.body.get("labels", {}),
                 "hosts": [
                     {"name": name, "address": address, "running": self._machines.hosts.running(name)}
                     for name, address in zip(node.host_names, node.addresses, strict=True)

@@ -87,7 +87,7 @@ class TpuService:
 
     async def create(self, call: Call) -> JsonObject:
         """nodes.create: READY when the machines' inits run; a failure leaves no node behind."""
-        nodes, node = self._nodes, self.check(call)
+        nodes, node = self._nodes, self._check(call)
         self._iam.make_agents("tpu", "use", 0.0)
         nodes.add(node)
         return self._start(
@@ -98,7 +98,7 @@ class TpuService:
             on_error=lambda error: nodes.abandon(node),
         )
 
-    def check(self, call: Call) -> Node:
+    def _check(self, call: Call) -> Node:
         """Return the node that nodes.create would make; ApiError if it refuses."""
         nodes = self._nodes
         node = self._requests.create(call, nodes.all(), next(self._ids))

@@ -11,16 +11,15 @@ import pytest
 from infra.core import guard
 from infra.engine.refusals import against
 from infra.engine.registry import layers
-from infra.engine.settings import parse
 from infra.errors import InfraError
 from infra.layers.builds import access, names, render
 from infra.layers.queue import manifests
 from infra.settings.schema import Settings
-from infra.settings.sources import ROOT, as_pulumi_hands_it_over
+from infra.settings.sources import ROOT
 from rehearsal.cloud.door import discovery
 from tests.infra.declared import EVERYTHING, OFF, UP
 from tests.infra.layers.queue.test_queue_layer import CLUSTER
-from tests.infra.recording import BASE, UPSTREAM, Recording, run
+from tests.infra.recording import BASE, UPSTREAM, Recording, parsed, run
 
 GIVEN: dict[str, Any] = {**OFF["builds"], **OFF["queue"]}
 ACCOUNT = "serviceAccount:tpu-builds@my-project.iam.gserviceaccount.com"
@@ -28,7 +27,7 @@ ACCOUNT = "serviceAccount:tpu-builds@my-project.iam.gserviceaccount.com"
 
 def settings(**changes: Any) -> Settings:
     given = {**BASE, **GIVEN, **{f"builds:{key}": value for key, value in changes.items()}}
-    return parse("dev", as_pulumi_hands_it_over(given, "f"), "f")
+    return parsed(given)
 
 
 def up(**changes: Any) -> Recording:
@@ -84,7 +83,7 @@ def test_the_applying_account_has_no_role_on_all_buckets() -> None:
 @pytest.mark.parametrize("layer", [layer.name for layer in layers() if layer.name not in access.BOOTSTRAP])
 def test_a_layer_declares_every_role_that_it_grants_on_the_project(layer: str) -> None:
     given = {**GIVEN, **OFF.get(layer, {})}
-    known = parse("dev", as_pulumi_hands_it_over({**BASE, **given}, "f"), "f")
+    known = parsed({**BASE, **given})
     recording = run(layer, given, preview=False, up=UP)
     members = recording.of("gcp:projects/iAMMember:IAMMember")
     (declared,) = (item.grants(known) for item in layers() if item.name == layer)

@@ -7,13 +7,11 @@ from typing import Any
 import pulumi
 import pytest
 
-from infra.engine.settings import parse
 from infra.errors import CommandError
 from infra.layers.gke.facts import CHANNELS
 from infra.layers.gke.pools import block
 from infra.layers.gke.program import dns_name
-from infra.settings.sources import as_pulumi_hands_it_over
-from tests.infra.recording import BASE, DNS_NAME, UNKNOWN, Recording, run
+from tests.infra.recording import BASE, DNS_NAME, UNKNOWN, Recording, parsed, run
 
 CLUSTER, POOL = "gcp:container/cluster:Cluster", "gcp:container/nodePool:NodePool"
 SUBNET, BUCKET = "gcp:compute/subnetwork:Subnetwork", "gcp:storage/bucket:Bucket"
@@ -335,7 +333,7 @@ FITS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("given", FITS)
 def test_what_just_fits_is_taken(given: dict[str, Any]) -> None:
-    parse("dev", as_pulumi_hands_it_over({**BASE, **given}, "f"), "f")
+    parsed({**BASE, **given})
 
 
 @pytest.mark.parametrize(("pods", "addresses"), [

@@ -11,18 +11,16 @@ import pytest
 
 from infra.core import watched
 from infra.engine.registry import layers
-from infra.engine.settings import parse
 from infra.errors import SettingsError
 from infra.layers.monitoring import alerts, commands, dashboards, documentation, metrics
 from infra.layers.monitoring.layer import LAYER
 from infra.layers.monitoring.widgets import COLUMNS, Chart, Dashboard, Line, Score, WidgetRow
 from infra.settings.schema import Settings
-from infra.settings.sources import as_pulumi_hands_it_over
 from rehearsal.cloud.door import discovery
 from rehearsal.cloud.services.logging import counting
 from rehearsal.cloud.services.monitoring.telemetry import promql, thresholds
 from tests.infra.declared import EVERYTHING, OFF, declared
-from tests.infra.recording import BASE, Recording, run
+from tests.infra.recording import BASE, Recording, parsed, run
 
 METRICS = metrics.of(layers())
 GOLDEN = Path(__file__).parent / "dashboards"
@@ -32,7 +30,7 @@ ALERT = "gcp:monitoring/alertPolicy:AlertPolicy"
 def settings(**changes: Any) -> Settings:
     layers_on = {**OFF["monitoring"], **OFF["pipeline"]}
     given = {**BASE, **layers_on, **{f"monitoring:{key}": value for key, value in changes.items()}}
-    return parse("dev", as_pulumi_hands_it_over(given, "f"), "f")
+    return parsed(given)
 
 
 def up(**changes: Any) -> Recording:
@@ -120,7 +118,7 @@ def test_access_is_watched_on_every_bucket_that_is_declared() -> None:
         for resource in declared(layer).of("gcp:storage/bucket:Bucket")
     }
     assert len(buckets) == 7
-    known = parse("dev", as_pulumi_hands_it_over({**BASE, **EVERYTHING}, "f"), "f")
+    known = parsed({**BASE, **EVERYTHING})
     for name in ("bucket-public", "bucket-access-changed"):
         pattern = re.search(r'bucket_name=~"\^\(([^)]+)\)\$"', metrics.filter_of(metrics.OF[name], known))
         assert pattern
@@ -197,13 +195,13 @@ def test_spend_counts_each_zone_at_its_dearest_price() -> None:
     moves = {**slices[2], "name": "d", "count": 1, "fallbackZones": ["us-east5-a"]}
     for more, dearest in (([], "1.4033"), ([moves], "2.7")):
         given = {**BASE, **OFF["monitoring"], "tpu:slices": [*slices, *more]}
-        text = alerts.spend(parse("dev", as_pulumi_hands_it_over(given, "f"), "f"))
+        text = alerts.spend(parsed(given))
         result = re.findall(r'zone="([a-z0-9-]+)"\}\[10m\]\)\)\) \* ([\d.]+)', text)
         assert result == [("us-east5-a", dearest), ("us-east5-b", "2.7")]
         assert text.count(" or vector(0))") == 2, "a zone without nodes leaves the other's sum"
     lone = {"name": "e", "acceleratorType": "v6e-1", "zones": ["us-central1-b"], "spot": True}
     given = {**BASE, **OFF["monitoring"], "storage:allowCrossRegion": True, "tpu:slices": [lone]}
-    text = alerts.spend(parse("dev", as_pulumi_hands_it_over(given, "f"), "f"))
+    text = alerts.spend(parsed(given))
     assert 'zone="us-central1-b"' in text
     assert " * 2.7 " in text, "a Spot price that is unknown is at most that on demand"
 

@@ -11,16 +11,14 @@ from typing import Any
 import pulumi
 import pytest
 
-from infra.engine.settings import parse
 from infra.errors import SettingsError
 from infra.layers.pipeline import access, changes, facts, paths, price, spark
 from infra.publish import pipeline as code
 from infra.settings.schema import Settings
-from infra.settings.sources import as_pulumi_hands_it_over
 from rehearsal.cloud.door import discovery
 from rehearsal.cloud.iam.conditions import compile_condition
 from tests.infra.declared import CLUSTER, OFF, UP
-from tests.infra.recording import BASE, GENERATION, PROJECT_NUMBER, Recording, run
+from tests.infra.recording import BASE, GENERATION, PROJECT_NUMBER, Recording, parsed, run
 from workload.preprocess.config import Config, load
 
 FLEET = {"pipeline:train": "fleet", "pipeline:trainZone": "us-east5-b"}
@@ -40,7 +38,7 @@ def settings(given: Mapping[str, Any] | None = None, **more: Any) -> Settings:
     """Return the settings of a pipeline; keys are written pipeline:train or pipeline__train."""
     named = {key.replace("__", ":"): value for key, value in more.items()}
     values = {**BASE, **OFF["pipeline"], **(given or {}), **named}
-    return parse("dev", as_pulumi_hands_it_over(values, "f"), "f")
+    return parsed(values)
 
 
 def up(more: dict[str, Any] | None = None, *, preview: bool = False) -> Recording:

@@ -5,15 +5,13 @@ from typing import Any
 
 import pytest
 
-from infra.engine.settings import parse
 from infra.errors import SettingsError
 from infra.layers.queue.jobs.jobset import jobset
 from infra.layers.queue.jobs.submission import JobRequest, Submission, SubmissionError, submission
 from infra.settings.schema import Settings
-from infra.settings.sources import as_pulumi_hands_it_over
 from rehearsal.kubernetes.node.volumes import expanded
 from tests.infra.layers.queue.test_queue_layer import SETTINGS
-from tests.infra.recording import BASE
+from tests.infra.recording import BASE, parsed
 
 IMAGE = "us-docker.pkg.dev/my-project/images/base@sha256:" + "0" * 64
 TWO: list[dict[str, Any]] = [
@@ -26,7 +24,7 @@ def settings(**changes: Any) -> Settings:
     values = {**BASE, **SETTINGS, "queue:image": IMAGE, "gke:podsRange": "192.168.0.0/18",
               "gke:servicesRange": "192.168.80.0/20", **changes}  # fmt: skip
     known = {key: value for key, value in values.items() if value is not None}
-    return parse("dev", as_pulumi_hands_it_over(known, "f"), "f")
+    return parsed(known)
 
 
 def submit(run: str = "train tiny.toml", pools: Any = None, **more: Any) -> Submission:

@@ -15,10 +15,15 @@ from tests.infra.layers.slurm.cluster import settings
 
 _RUN = """
 slurm = { SUCCESS = 0, ERROR = -1, log_user = function(text) said = text end }
+slurm.log_error = slurm.log_user
 dofile(arg[1])
 local options = loadstring("return " .. arg[2])()
 assert(slurm_cli_setup_defaults(options, true) == slurm.SUCCESS)
-assert(slurm_cli_pre_submit(options, 0) == slurm.SUCCESS)
+if slurm_cli_pre_submit(options, 0) ~= slurm.SUCCESS then
+  print("refused nil")
+  print("-1 " .. said)
+  os.exit(0)
+end
 assert(slurm_cli_post_submit(0, 1, 0) == slurm.SUCCESS)
 print(tostring(options.nodes) .. " " .. tostring(options.switches))
 dofile(arg[3])
@@ -89,6 +94,16 @@ def test_what_cannot_be_counted_stays_as_it_is_and_job_submit_says_why(
     command: Any, known: Settings, options: dict[str, str], message: str
 ) -> None:
     assert command(known, options) == (options["nodes"], options["switches"], message)
+
+
+@pytest.mark.parametrize("gres", ["tpu:1", "gres:tpu:4", "tpu"])
+def test_chips_arent_counted_and_whoever_asks_for_some_is_told(command: Any, gres: str) -> None:
+    """slurmctld refuses what it doesn't know before job_submit.lua sees it."""
+    kind = gres.removeprefix("gres:")
+    assert command(PLAIN, {**UNSET, "gres": gres})[2] == (
+        f"--gres={kind}: a job has whole slices, with the chips of all of their hosts: leave --gres out"
+    )
+    assert command(PLAIN, {**UNSET, "gres": "other:1"})[0] == "4"
 
 
 def test_what_is_counted_already_is_not_counted_again(command: Any) -> None:

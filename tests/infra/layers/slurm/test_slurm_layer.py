@@ -306,6 +306,20 @@ def rows(**more: Any) -> dict[str, PriceRow]:
     return {row.what: row for row in LAYER.prices(settings(**more))}
 
 
+def test_a_machine_of_n2_standard_costs_by_its_cpus_and_another_is_of_no_known_price() -> None:
+    four, sixteen = (
+        rows(controllerMachineType=f"n2-standard-{cpus}")["slurm-dev-controller"] for cpus in (4, 16)
+    )
+    two = rows(controllerMachineType="n2-standard-2")["slurm-dev-controller"]
+    assert four.hourly
+    assert sixteen.hourly
+    assert two.hourly
+    assert sixteen.hourly - four.hourly == pytest.approx(6 * (four.hourly - two.hourly))
+    other = rows(controllerMachineType="c3-standard-8")["slurm-dev-controller"]
+    assert other.hourly is None, "the plan says that it is unknown, and not 0"
+    assert "No price of machine.c3-standard-8 in us-east5 is known." in other.source
+
+
 def test_prices_of_machines_disk_and_slices() -> None:
     result = rows()
     assert result["slurm-dev-controller"].hourly == pytest.approx(0.194236 + 20 * 0.1 / 730)

@@ -5,15 +5,13 @@ from typing import Any
 import pulumi
 import pytest
 
-from infra.engine.settings import parse
 from infra.layers.tpu import startup
 from infra.layers.tpu.request import member_request
 from infra.layers.tpu.v2_vm import timeouts
 from infra.settings.schema import LOGIN, SSH
-from infra.settings.sources import as_pulumi_hands_it_over
 from infra.slices.names import member_labels
 from infra.slices.nodes import nodes
-from tests.infra.recording import BASE, UPSTREAM, EngineError, Recording, run
+from tests.infra.recording import BASE, UPSTREAM, EngineError, Recording, parsed, run
 
 NODE = "gcp:tpu/v2Vm:V2Vm"
 
@@ -170,7 +168,7 @@ def test_a_named_slice_and_a_member_are_asked_for_in_the_same_words() -> None:
     changes = {**only_slice(**alike), "gcp:defaultLabels": {"team": "ml"}}
     inputs = run("tpu", changes, preview=True, up={}).only(NODE).inputs
     fleet = {**changes, **only_slice(**alike, name="extract", count=1)}
-    settings = parse("dev", as_pulumi_hands_it_over({**BASE, **fleet}, "f"), "f")
+    settings = parsed({**BASE, **fleet})
     (member,) = nodes(settings)
     own = member_labels("dev", "extract", 0, "1a2b3c4")
     body = member_request(settings, member, {**member.labels, **own})
@@ -187,7 +185,7 @@ def test_a_named_slice_and_a_member_are_asked_for_in_the_same_words() -> None:
 def test_slices_that_run_one_job_together_are_told_of_one_another() -> None:
     together = {"name": "big", "acceleratorType": "v6e-256", "count": 2, "run": "train tiny.toml"}
     changes = {**BASE, **only_slice(**together, multislice=True)}
-    settings = parse("dev", as_pulumi_hands_it_over(changes, "f"), "f")
+    settings = parsed(changes)
     reported = [member_request(settings, node, {})["metadata"] for node in nodes(settings)]
     for metadata in reported:
         assert metadata["tpu-job"] == "big"

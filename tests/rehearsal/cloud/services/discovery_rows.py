@@ -134,16 +134,6 @@ DISCOVERED = (
         absent=frozenset({"patch", "getIamPolicy", "setIamPolicy"}),
     ),
     Row(
-        "compute.instanceTemplates",
-        f"{P}/global",
-        {"properties": MACHINE | {"machineType": "n2-standard-2"}},
-        {},
-        wrong={"properites": {}},
-        viewer="roles/compute.viewer",
-        missing={"properties": MACHINE | {"networkInterfaces": [{"network": f"{P}/global/networks/none"}]}},
-        absent=frozenset({"patch"}),
-    ),
-    Row(
         "compute.instances",
         f"{P}/zones/us-east5-b",
         MACHINE | {"machineType": "zones/us-east5-b/machineTypes/n2-standard-2"},

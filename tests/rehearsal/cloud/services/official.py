@@ -6,6 +6,7 @@ by google-api-python-client, whose description of the API is Google's as well.
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import time
@@ -73,26 +74,33 @@ class Client(Protocol):
 
 @dataclass
 class Gapic:
-    """A client of google-cloud-python (`eventarc_v1`, `EventarcClient`, "trigger")."""
+    """A client of google-cloud-python ("google.cloud.eventarc_v1", "EventarcClient", "trigger").
 
-    package: ModuleType
-    client: type[Any]
+    Each package takes a second to import: by what uses it, and not by every collection of tests.
+    """
+
+    package: str
+    client: str
     noun: str
     host: str
     collection: str  # the segment of names: "triggers"
     door: Door
     principal: str = OWNER
     plural: str = ""
-    extra: Any = None  # what deletions are sent beside the name
+
+    @cached_property
+    def _package(self) -> ModuleType:
+        return importlib.import_module(self.package)
 
     @cached_property
     def _client(self) -> Any:
-        transport = self.client.get_transport_class("rest")
+        client = getattr(self._package, self.client)
+        transport = client.get_transport_class("rest")
         host = f"http://{self.host}.googleapis.com:{self.door.port}"
         credentials = self.door.credentials(self.principal)
         if self.host == "billingbudgets":
             credentials = credentials.with_quota_project(PROJECT)  # type: ignore[no-untyped-call]
-        return self.client(transport=transport(host=host, credentials=credentials))
+        return client(transport=transport(host=host, credentials=credentials))
 
     def create(self, parent: str, id_: str, body: Any) -> str:
         request, name = self._request("Create"), f"{parent}/{self.collection}/{id_}"
@@ -142,9 +150,7 @@ class Gapic:
 
     def delete(self, name: str) -> None:
         request = self._request("Delete")
-        self._call(
-            "delete", {"name" if "name" in request.meta.fields else self.noun: name, **(self.extra or {})}
-        )
+        self._call("delete", {"name" if "name" in request.meta.fields else self.noun: name})
 
     def policy(self, name: str) -> list[tuple[str, list[str]]]:
         policy = self._run(self._client.get_iam_policy, {"resource": name})
@@ -164,7 +170,7 @@ class Gapic:
 
     def _request(self, verb: str, noun: str = "") -> Any:
         words = "".join(word.capitalize() for word in (noun or self.noun).split("_"))
-        return getattr(self.package, f"{verb}{words}Request", None)
+        return getattr(self._package, f"{verb}{words}Request", None)
 
     def _call(self, verb: str, sent: Any, noun: str = "") -> Any:
         return self._run(getattr(self._client, f"{verb}_{noun or self.noun}"), sent)

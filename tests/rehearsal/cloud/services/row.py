@@ -18,12 +18,12 @@ IAM = frozenset({"getIamPolicy", "setIamPolicy", "testIamPermissions"})
 BY = Callable[["Row", Door, str], Client]
 
 
-def gapic(package: Any, client: str, noun: str, kind: type[Gapic] = Gapic, **more: Any) -> BY:
-    """A client of google-cloud-python, by the name of its class."""
+def gapic(package: str, client: str, noun: str, kind: type[Gapic] = Gapic, **more: Any) -> BY:
+    """A client of google-cloud-python, by the names of its package and class."""
 
     def make(row: Row, door: Door, principal: str) -> Client:
         host, collection = row.method.partition(".")[0], row.method.rpartition(".")[2]
-        return kind(package, getattr(package, client), noun, host, collection, door, principal, **more)
+        return kind(package, client, noun, host, collection, door, principal, **more)
 
     return make
 

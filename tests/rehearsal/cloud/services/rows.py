@@ -5,24 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from discovery_rows import DISCOVERED
-from google import pubsub_v1
-from google.cloud import (
-    artifactregistry_v1,
-    container_v1,
-    dataproc_v1,
-    eventarc_v1,
-    functions_v2,
-    monitoring_dashboard_v1,
-    run_v2,
-    scheduler_v1,
-    secretmanager_v1,
-    tpu_v2,
-)
-from google.cloud.billing import budgets_v1
 from official import Gapic
 from row import EMAIL, IAM, IMAGE, NET, NO_TOPIC, NOBODY, SUBNET, TOPIC, ZONE, L, P, Row, gapic
 
-BILLING = "billingAccounts/01D4EE-079462-DFD6EC"
+CLOUD, BILLING = "google.cloud", "billingAccounts/01D4EE-079462-DFD6EC"
+NODE = {
+    "accelerator_type": "v6e-1",
+    "runtime_version": "v2-alpha-tpuv6e",
+    "network_config": {"network": NET, "subnetwork": SUBNET},
+}
 CONTAINER = frozenset({"nextPageToken", *IAM})
 
 
@@ -58,7 +49,9 @@ ROWS = (
         L,
         {"format_": 1, "description": "one"},
         {"description": "two"},
-        by=gapic(artifactregistry_v1, "ArtifactRegistryClient", "repository", plural="repositories"),
+        by=gapic(
+            "google.cloud.artifactregistry_v1", "ArtifactRegistryClient", "repository", plural="repositories"
+        ),
         wrong={"description": "of no format"},
         viewer="roles/artifactregistry.reader",
     ),
@@ -67,7 +60,7 @@ ROWS = (
         P,
         {"labels": {"a": "one"}},
         {"labels": {"a": "two"}},
-        by=gapic(pubsub_v1, "PublisherClient", "topic"),
+        by=gapic("google.pubsub_v1", "PublisherClient", "topic"),
         viewer="roles/pubsub.viewer",
     ),
     Row(
@@ -75,7 +68,7 @@ ROWS = (
         P,
         {"topic": TOPIC},
         {"ack_deadline_seconds": 20},
-        by=gapic(pubsub_v1, "SubscriberClient", "subscription"),
+        by=gapic("google.pubsub_v1", "SubscriberClient", "subscription"),
         missing={"topic": NO_TOPIC},
         viewer="roles/pubsub.viewer",
     ),
@@ -89,7 +82,9 @@ ROWS = (
             },
         },
         {},
-        by=gapic(dataproc_v1, "BatchControllerClient", "batch", kind=Batches, plural="batches"),
+        by=gapic(
+            "google.cloud.dataproc_v1", "BatchControllerClient", "batch", kind=Batches, plural="batches"
+        ),
         wrong={"labels": {"a": "of nothing to run"}},
         missing={"environment_config": {"execution_config": {"service_account": NOBODY}}},
         absent=frozenset({"patch", *IAM}),
@@ -106,7 +101,7 @@ ROWS = (
             "transport": {"pubsub": {"topic": TOPIC}},
         },
         {"labels": {"a": "two"}},
-        by=gapic(eventarc_v1, "EventarcClient", "trigger"),
+        by=gapic(f"{CLOUD}.eventarc_v1", "EventarcClient", "trigger"),
         wrong={"event_filters": []},
         missing={"destination": {"cloud_run": {"service": "none", "region": "us-east5"}}},
         viewer="roles/eventarc.viewer",
@@ -123,7 +118,7 @@ ROWS = (
             "service_config": {"service_account_email": EMAIL},
         },
         {"description": "two"},
-        by=gapic(functions_v2, "FunctionServiceClient", "function"),
+        by=gapic(f"{CLOUD}.functions_v2", "FunctionServiceClient", "function"),
         version="v2",
         wrong={"build_config": {"entry_point": "main"}},
         missing={
@@ -139,21 +134,10 @@ ROWS = (
         L,
         {"template": {"containers": [{"image": IMAGE}], "service_account": EMAIL}},
         {"description": "two"},
-        by=gapic(run_v2, "ServicesClient", "service"),
+        by=gapic(f"{CLOUD}.run_v2", "ServicesClient", "service"),
         version="v2",
         wrong={"description": "of no template"},
         missing={"template": {"containers": [{"image": IMAGE}], "service_account": NOBODY}},
-        viewer="roles/run.viewer",
-    ),
-    Row(
-        "run.projects.locations.jobs",
-        L,
-        {"template": {"template": {"containers": [{"image": IMAGE}], "service_account": EMAIL}}},
-        {"labels": {"a": "two"}},
-        by=gapic(run_v2, "JobsClient", "job"),
-        version="v2",
-        wrong={"labels": {"a": "of no template"}},
-        missing={"template": {"template": {"containers": [{"image": IMAGE}], "service_account": NOBODY}}},
         viewer="roles/run.viewer",
     ),
     Row(
@@ -165,7 +149,7 @@ ROWS = (
             "pubsub_target": {"topic_name": TOPIC, "data": b"x"},
         },
         {"description": "two"},
-        by=gapic(scheduler_v1, "CloudSchedulerClient", "job"),
+        by=gapic(f"{CLOUD}.scheduler_v1", "CloudSchedulerClient", "job"),
         wrong={"schedule": "once in a blue moon"},
         missing={"pubsub_target": {"topic_name": NO_TOPIC, "data": b"x"}},
         absent=IAM,
@@ -175,7 +159,7 @@ ROWS = (
         P,
         {"display_name": "one", "grid_layout": {"columns": 2}},
         {"display_name": "two"},
-        by=gapic(monitoring_dashboard_v1, "DashboardsServiceClient", "dashboard"),
+        by=gapic(f"{CLOUD}.monitoring_dashboard_v1", "DashboardsServiceClient", "dashboard"),
         wrong={"display_name": ""},
         absent=IAM,
     ),
@@ -188,7 +172,7 @@ ROWS = (
             "notifications_rule": {"pubsub_topic": TOPIC, "schema_version": "1.0"},
         },
         {"display_name": "two"},
-        by=gapic(budgets_v1, "BudgetServiceClient", "budget"),
+        by=gapic(f"{CLOUD}.billing.budgets_v1", "BudgetServiceClient", "budget"),
         permission="serviceusage.services.use",  # for the project that a person's requests count for
         wrong={"amount": {}},
         missing={"notifications_rule": {"pubsub_topic": NO_TOPIC, "schema_version": "1.0"}},
@@ -199,7 +183,7 @@ ROWS = (
         P,
         {"replication": {"automatic": {}}},
         {"labels": {"a": "two"}},
-        by=gapic(secretmanager_v1, "SecretManagerServiceClient", "secret"),
+        by=gapic(f"{CLOUD}.secretmanager_v1", "SecretManagerServiceClient", "secret"),
         wrong={"labels": {"a": "kept nowhere"}},
         missing={"topics": [{"name": NO_TOPIC}]},
         viewer="roles/secretmanager.viewer",
@@ -213,7 +197,7 @@ ROWS = (
             "subnetwork": f"{P}/regions/us-east5/subnetworks/subnet",
         },
         {"update": {"desired_logging_service": "none"}},
-        by=gapic(container_v1, "ClusterManagerClient", "cluster", kind=Pools),
+        by=gapic(f"{CLOUD}.container_v1", "ClusterManagerClient", "cluster", kind=Pools),
         wrong={"network": NET, "subnetwork": SUBNET},
         missing={"subnetwork": f"{P}/regions/us-east5/subnetworks/none"},
         absent=CONTAINER,
@@ -223,50 +207,20 @@ ROWS = (
         f"{L}/clusters/base",
         {"initial_node_count": 1},
         {"tags": {"tags": ["two"]}},
-        by=gapic(container_v1, "ClusterManagerClient", "node_pool", kind=Pools),
+        by=gapic(f"{CLOUD}.container_v1", "ClusterManagerClient", "node_pool", kind=Pools),
         permission="container.clusters.update",
         absent=CONTAINER,
     ),
     Row(
-        "tpu.projects.locations.queuedResources",
+        "tpu.projects.locations.nodes",
         ZONE,
-        {
-            "tpu": {
-                "node_spec": [
-                    {
-                        "parent": ZONE,
-                        "node_id": "node-{id}",
-                        "node": {
-                            "accelerator_type": "v6e-1",
-                            "runtime_version": "v2-alpha-tpuv6e",
-                            "network_config": {"network": NET, "subnetwork": SUBNET},
-                        },
-                    }
-                ]
-            },
-            "spot": {},
-        },
-        {},
-        by=gapic(tpu_v2, "TpuClient", "queued_resource", extra={"force": True}),
+        NODE,
+        {"labels": {"a": "two"}},
+        by=gapic(f"{CLOUD}.tpu_v2", "TpuClient", "node"),
         version="v2",
-        permission="tpu.nodes.create",
-        wrong={"tpu": {}},
-        missing={
-            "tpu": {
-                "node_spec": [
-                    {
-                        "parent": ZONE,
-                        "node_id": "node-{id}",
-                        "node": {
-                            "accelerator_type": "v6e-1",
-                            "runtime_version": "v2-alpha-tpuv6e",
-                            "network_config": {"network": NET, "subnetwork": f"{SUBNET}-none"},
-                        },
-                    }
-                ]
-            }
-        },
-        absent=frozenset({"patch", *IAM}),
+        wrong={"accelerator_type": "v6e-3"},
+        missing={"network_config": {"network": NET, "subnetwork": f"{SUBNET}-none"}},
+        absent=IAM,
     ),
     *DISCOVERED,
 )

@@ -43,9 +43,6 @@ class Services(CloudFront, Door):
         cluster = {"name": "base", "initialNodeCount": 1, "network": "net", "subnetwork": "subnet"}
         self.made("POST", f"container.googleapis.com/v1/{LOCATION}/clusters", {"cluster": cluster})
 
-    def preempt(self, node: str) -> None:
-        self.call(self.cloud.nodes.preempt(node, notice=False))
-
     def mistakes(self) -> list[str]:
         """Errors of the emulation since the last call, answers of other schemas included."""
         result, self.cloud.world.mistakes[:] = list(self.cloud.world.mistakes), []

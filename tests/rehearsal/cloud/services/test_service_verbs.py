@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import importlib
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import proto
 import pytest
-from google.api_core.exceptions import BadRequest, GoogleAPICallError
-from google.cloud import secretmanager_v1, tpu_v2
+from google.api_core.exceptions import BadRequest
 from official import OWNER, Discovered, Gapic, RefusedError, description
-from row import EMAIL, IMAGE, L, P
+from row import L, P
 from rows import ROWS
 from services_front import Services
 
 from rehearsal.cloud.door.enums import NUMBERS
-from tests.limits import HANG_S
 
 
 def client_of(services: Services, method: str) -> Any:
@@ -28,86 +25,7 @@ def body_of(method: str) -> Any:
     return next(row for row in ROWS if row.method == method).body
 
 
-def until(done: Callable[[], bool]) -> None:
-    end = time.monotonic() + HANG_S
-    while not done():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
-def test_a_queued_resource_makes_its_node_and_takes_it_along(services: Services) -> None:
-    method = "tpu.projects.locations.queuedResources"
-    queued, client = client_of(services, method), client_of(services, method)._client
-    State = tpu_v2.QueuedResourceState.State
-    parent = f"{P}/locations/us-east5-b"
-    body = {
-        "tpu": {"node_spec": [{**body_of(method)["tpu"]["node_spec"][0], "node_id": "queued"}]},
-        "spot": {},
-    }
-    with services.stopped_clock():
-        sent = {"parent": parent, "queued_resource_id": "asks", "queued_resource": body}
-        started, name = client.create_queued_resource(sent), f"{parent}/queuedResources/asks"
-        assert client.get_queued_resource(name=name).state.state == State.CREATING
-    assert started.result(timeout=HANG_S).name == name
-    until(lambda: client.get_queued_resource(name=name).state.state == State.ACTIVE)
-    node = client.get_node(name=f"{parent}/nodes/queued")
-    assert (node.state.name, node.queued_resource, node.scheduling_config.spot) == ("READY", name, True)
-    queued.extra = None
-    with pytest.raises(RefusedError, match="has nodes"):
-        queued.delete(name)
-    services.preempt("queued")
-    until(lambda: client.get_queued_resource(name=name).state.state == State.SUSPENDED)
-    queued.extra = {"force": True}
-    queued.delete(name)
-    with pytest.raises(GoogleAPICallError, match="not found"):
-        client.get_node(name=node.name)
-
-
-def test_a_node_is_made_changed_stopped_and_deleted_by_its_client(services: Services) -> None:
-    method = "tpu.projects.locations.queuedResources"
-    driven = client_of(services, method)
-    client, run, parent = driven._client, driven._run, f"{P}/locations/us-east5-b"
-    body = body_of(method)["tpu"]["node_spec"][0]["node"]
-    node = run(client.create_node, {"parent": parent, "node_id": "driven", "node": body})
-    assert (node.state.name, node.name) == ("READY", f"{parent}/nodes/driven")
-    assert node.name in [item.name for item in client.list_nodes(parent=parent)]
-    change = {"node": {"name": node.name, "labels": {"a": "b"}}, "update_mask": {"paths": ["labels"]}}
-    assert run(client.update_node, change).labels == {"a": "b"}
-    assert run(client.stop_node, {"name": node.name}).state.name == "STOPPED"
-    assert run(client.start_node, {"name": node.name}).state.name == "READY"
-    run(client.delete_node, {"name": node.name})
-    with pytest.raises(RefusedError, match="not found"):
-        run(client.get_node, {"name": node.name})
-
-
-def test_a_request_for_a_node_whose_name_was_taken_meanwhile_fails(services: Services) -> None:
-    method = "tpu.projects.locations.queuedResources"
-    queued = client_of(services, method)
-    parent = f"{P}/locations/us-east5-b"
-    spec = {**body_of(method)["tpu"]["node_spec"][0], "node_id": "taken"}
-    names = [f"{parent}/queuedResources/wants-{n}" for n in range(2)]
-    with services.stopped_clock():
-        for name in names:
-            queued._client.create_queued_resource(
-                parent=parent,
-                queued_resource_id=name.rpartition("/")[2],
-                queued_resource={"tpu": {"node_spec": [spec]}},
-            )
-    until(lambda: {queued.get(name)["state"]["state"] for name in names} == {4, 6})  # FAILED, ACTIVE
-    for name in names:
-        queued.delete(name)
-
-
-def test_a_request_for_nodes_of_another_zone_is_refused(services: Services) -> None:
-    method = "tpu.projects.locations.queuedResources"
-    (spec,) = body_of(method)["tpu"]["node_spec"]
-    elsewhere = {**spec, "parent": f"{P}/locations/us-east5-a", "node_id": "elsewhere"}
-    body = {"tpu": {"node_spec": [elsewhere]}, "spot": {}}
-    with pytest.raises(RefusedError, match=r"the parent of node .*elsewhere must be"):
-        client_of(services, method).create(f"{P}/locations/us-east5-b", "asks-elsewhere", body)
-
-
-def test_versions_of_a_secret_are_read_while_they_are_enabled(services: Services) -> None:
+def test_versions_of_a_secret_are_read_by_number_and_the_latest(services: Services) -> None:
     secrets = client_of(services, "secretmanager.projects.secrets")
     name, client = secrets.create(P, "versioned", {"replication": {"automatic": {}}}), secrets._client
     for payload in (b"one", b"two"):
@@ -116,16 +34,8 @@ def test_versions_of_a_secret_are_read_while_they_are_enabled(services: Services
     assert client.access_secret_version(name=f"{name}/versions/1").payload.data == b"one"
     with pytest.raises(BadRequest, match="checksum"):
         client.add_secret_version(parent=name, payload={"data": b"three", "data_crc32c": 1})
-    client.disable_secret_version(name=f"{name}/versions/2")
-    with pytest.raises(BadRequest, match="is in DISABLED state"):
-        client.access_secret_version(name=f"{name}/versions/latest")
-    client.enable_secret_version(name=f"{name}/versions/2")
-    client.destroy_secret_version(name=f"{name}/versions/2")
-    with pytest.raises(BadRequest, match="is in DESTROYED state"):
-        client.enable_secret_version(name=f"{name}/versions/2")
-    state = secretmanager_v1.SecretVersion.State
     listed = client.list_secret_versions(parent=name)
-    assert {item.name[-1]: item.state for item in listed} == {"1": state.ENABLED, "2": state.DESTROYED}
+    assert {item.name[-1] for item in listed} == {"1", "2"}
     secrets.delete(name)
 
 
@@ -143,11 +53,6 @@ def test_what_nothing_runs_is_pending_until_it_is_cancelled(services: Services) 
             Gapic.delete(batches, batch)
         assert caught.value.code in (400, 409)
         batches.delete(batch)
-    run = client_of(services, "run.projects.locations.jobs")
-    template = {"template": {"containers": [{"image": IMAGE}], "service_account": EMAIL}}
-    ran = run.create(L, "never", {"template": template})
-    with pytest.raises(GoogleAPICallError, match="not emulated"):
-        run._client.run_job(name=ran)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +62,6 @@ def test_what_nothing_runs_is_pending_until_it_is_cancelled(services: Services) 
         ("cloudfunctions.projects.locations.functions", "roles/cloudfunctions.admin"),
         ("dataproc.projects.locations.batches", "roles/dataproc.editor"),
         ("eventarc.projects.locations.triggers", "roles/eventarc.admin"),
-        ("run.projects.locations.jobs", "roles/run.admin"),
         ("run.projects.locations.services", "roles/run.admin"),
     ],
 )
@@ -206,7 +110,7 @@ def sent(package: Any) -> Iterator[Any]:
     ("api", "version", "package"),
     sorted(
         {
-            (row.method.partition(".")[0], row.version, client.package.__name__)
+            (row.method.partition(".")[0], row.version, client.package)
             for row in ROWS
             if isinstance(client := row.make(None, ""), Gapic)  # type: ignore[arg-type]
         }

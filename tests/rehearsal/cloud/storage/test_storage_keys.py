@@ -1,9 +1,7 @@
-"""Keys: in Cloud KMS, where who may use them is checked, and the customer's own."""
+"""Keys in Cloud KMS, where who may use them is checked."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -107,54 +105,6 @@ class TestKms:
         assert front.put(bucket, "b", b"1").status == 403
 
 
-def own(secret: bytes, prefix: str = "X-Goog-Encryption", **changes: str) -> dict[str, str]:
-    """The headers that bring a customer's own key."""
-    key = hashlib.sha256(secret).digest()
-    parts = {
-        "Algorithm": "AES256",
-        "Key": base64.b64encode(key).decode(),
-        "Key-Sha256": base64.b64encode(hashlib.sha256(key).digest()).decode(),
-    }
-    return {f"{prefix}-{part}": value for part, value in (parts | changes).items()}
-
-
-class TestCustomerKeys:
-    @pytest.fixture
-    def keyed(self, front: Front, bucket: str) -> str:
-        path = f"/upload/storage/v1/b/{bucket}/o?uploadType=media&name=a"
-        made = front.request("POST", path, b"secret", headers=own(b"one"))
-        assert made.json["customerEncryption"]["encryptionAlgorithm"] == "AES256"
-        return bucket
-
-    @pytest.mark.parametrize(
-        ("headers", "reason"),
-        [
-            ({}, "resourceIsEncryptedWithCustomerEncryptionKey"),
-            (own(b"two"), "customerEncryptionKeyIsIncorrect"),
-            (own(b"one", Algorithm="ROT13"), "customerEncryptionAlgorithmIsInvalid"),
-            (own(b"one", Key="c2hvcnQ="), "customerEncryptionKeyFormatIsInvalid"),
-            (own(b"one") | {"X-Goog-Encryption-Key-Sha256": "x"}, "customerEncryptionKeySha256IsInvalid"),
-        ],
-    )
-    def test_only_the_same_key_reads(
-        self, front: Front, keyed: str, headers: dict[str, str], reason: str
-    ) -> None:
-        refused = front.read(keyed, "a", headers=headers)
-        assert (refused.status, refused.reason) == (400, reason)
-        assert front.read(keyed, "a", headers=own(b"one")).body == b"secret"
-
-    def test_hashes_are_for_who_has_the_key(self, front: Front, keyed: str) -> None:
-        path = object_path(keyed, "a")
-        shown = front.request("GET", path).json
-        assert shown["customerEncryption"]["keySha256"] == own(b"one")["X-Goog-Encryption-Key-Sha256"]
-        assert not {"crc32c", "md5Hash"} & shown.keys()
-        assert {"crc32c", "md5Hash"} <= front.request("GET", path, headers=own(b"one")).json.keys()
-
-    def test_copies(self, front: Front, keyed: str) -> None:
-        path = f"{object_path(keyed, 'a')}/rewriteTo/{object_path(keyed, 'b')}"
-        assert front.request("POST", path, {}).status == 400
-        plain = front.request("POST", path, {}, headers=own(b"one", "X-Goog-Copy-Source-Encryption"))
-        assert "customerEncryption" not in plain.json["resource"]
-        assert front.read(keyed, "b").body == b"secret"
-        needless = front.read(keyed, "b", headers=own(b"one"))
-        assert needless.reason == "resourceNotEncryptedWithCustomerEncryptionKey"
+def test_a_customers_own_key_is_not_emulated(front: Front, bucket: str) -> None:
+    path = f"/upload/storage/v1/b/{bucket}/o?uploadType=media&name=a"
+    assert front.request("POST", path, b"x", headers={"X-Goog-Encryption-Algorithm": "AES256"}).status == 501

@@ -149,21 +149,3 @@ def test_a_removed_name_is_gone_from_listings(front: Front, new_bucket: Callable
     front.request("DELETE", object_path(bucket, "dir/a"))
     assert front.request("GET", f"b/{bucket}/o", delimiter="/").json == {"kind": "storage#objects"}
     assert front.request("GET", f"b/{bucket}/o", delimiter="/", versions=True).json["prefixes"] == ["dir/"]
-
-
-def test_a_listing_shows_the_metadata_that_came_with_the_content(front: Front, bucket: str) -> None:
-    """Requests of the boot script and of a worker's status: one request to write, one to read them all."""
-    about = '{"contentType": "application/json", "metadata": {"state": "ready", "stage": "launch"}}'
-    lead = "--x\r\nContent-Type: application/json\r\n\r\n"
-    body = f'{lead}{about}\r\n{lead}{{"a": 1}}\n\r\n--x--\r\n'.encode()
-    path, kind = f"/upload/storage/v1/b/{bucket}/o", "multipart/related; boundary=x"
-    for name in ("boot/tpu-a/worker-0.json", "boot/tpu-b/worker-0.json"):
-        headers = {"Content-Type": kind}
-        sent = front.request("POST", path, body, headers=headers, uploadType="multipart", name=name)
-        assert sent.status == 200, sent.body
-    fields = "items(name,updated,metadata),nextPageToken"
-    listed = front.request("GET", f"b/{bucket}/o", prefix="boot/", fields=fields).json
-    assert [set(item) for item in listed["items"]] == [{"name", "updated", "metadata"}] * 2
-    assert all(item["metadata"] == {"state": "ready", "stage": "launch"} for item in listed["items"])
-    content = front.request("GET", object_path(bucket, "boot/tpu-a/worker-0.json"), alt="media")
-    assert content.body == b'{"a": 1}\n'

@@ -40,15 +40,7 @@ if [[ ${2:-} == pod ]]; then
   exec workload launch -- "${@:3}"
 fi
 
-mkdir -p "$RUN" /var/lib/tpu /var/log/tpu /opt/tpu
-chmod 0755 "$RUN"
-exec 9>"$RUN/boot.lock"
-flock --wait 5 9 || { log "another run of this script is under way"; exit 1; }
-exec > >(tee --append "$LOG" 9>&-) 2>&1
-export LOG_WRITER=$!
-exec 7>&1
-trap interrupted EXIT
-
+begin_boot
 run_stage identity 60
 run_stage network 120
 run_stage locks 0
@@ -61,8 +53,4 @@ run_stage environment 0
 run_stage code 0
 run_stage barrier 30
 run_stage launch 30
-
-trap flush_log EXIT
-touch "$RUN/ready"
-record ready launch "${FINISHED[@]}"
-log "ready after $SECONDS s"
+end_boot launch

@@ -96,3 +96,23 @@ flush_log() {
   exec >/dev/null 2>&1 7>&-
   timeout 5 tail --pid="$LOG_WRITER" --follow --sleep-interval=0.1 /dev/null || true
 }
+
+# Let one run at a time go on, and send what it prints to the console and to the log.
+begin_boot() {
+  mkdir -p "$RUN" /var/lib/tpu /var/log/tpu /opt/tpu
+  chmod 0755 "$RUN"
+  exec 9>"$RUN/boot.lock"
+  flock --wait 5 9 || { log "another run of this script is under way"; exit 1; }
+  exec > >(tee --append "$LOG" 9>&-) 2>&1
+  export LOG_WRITER=$!
+  exec 7>&1
+  trap interrupted EXIT
+}
+
+# Record that the machine is ready, after its last stage.
+end_boot() {
+  trap flush_log EXIT
+  touch "$RUN/ready"
+  record ready "$1" "${FINISHED[@]}"
+  log "ready after $SECONDS s"
+}

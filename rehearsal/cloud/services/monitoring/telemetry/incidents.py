@@ -7,7 +7,7 @@ labels; it opens once the condition has held for its duration, and closes when i
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
 from rehearsal.cloud.core.clock import rfc3339
@@ -64,12 +64,12 @@ class Telemetry:
     def evaluate(self) -> None:
         """Evaluate every enabled policy; open and close incidents."""
         seen: set[tuple[str, str, Labels]] = set()
-        now = self._world.clock.now()
+        now, types = self._world.clock.now(), self._types()
         for policy in self._bodies("alertPolicies"):
             if not policy.get("enabled", True):
                 continue
             for condition in policy["conditions"]:
-                for labels, value in self._judged(condition, now).items():
+                for labels, value in self._judged(condition, now, types).items():
                     key = policy["name"], condition["name"], labels
                     seen.add(key)
                     since = self._holds.setdefault(key, now)
@@ -151,25 +151,27 @@ class Telemetry:
 
     def query(self, text: str, now_s: float | None = None) -> promql.Vector:
         """Return the value of a PromQL expression now, or at a time."""
-        node, _ = promql.parse(text)
-        at = self._world.clock.now() if now_s is None else now_s
-        return promql.vector(node, promql.Moment(self.points, at, self._types()))
+        return self._value(text, self._world.clock.now() if now_s is None else now_s, self._types())
 
-    def _judged(self, condition: JsonObject, now: float) -> dict[Labels, float]:
+    def _value(self, text: str, at_s: float, types: Mapping[str, str]) -> promql.Vector:
+        node, _ = promql.parse(text)
+        return promql.vector(node, promql.Moment(self.points, at_s, types))
+
+    def _judged(self, condition: JsonObject, now: float, types: Mapping[str, str]) -> dict[Labels, float]:
         """Return the series for which a condition holds; an unsupported one is an error of the emulation."""
         try:
             self._check(condition)
-            return self._holding(condition, now)
+            return self._holding(condition, now, types)
         except NotEmulatedError as error:
             if condition["name"] not in self._blamed:
                 self._blamed.add(condition["name"])
                 self._world.blame(f"the condition {condition['displayName']!r}", error.message)
             return {}
 
-    def _holding(self, condition: JsonObject, now: float) -> dict[Labels, float]:
+    def _holding(self, condition: JsonObject, now: float, types: Mapping[str, str]) -> dict[Labels, float]:
         if _THRESHOLD in condition:
             return thresholds.evaluate(condition[_THRESHOLD], self.points, now)
-        return self.query(condition[_PROMQL]["query"], now)
+        return self._value(condition[_PROMQL]["query"], now, types)
 
     def _types(self) -> dict[str, str]:
         metrics = [body["metricDescriptor"]["type"] for body in self._bodies("metrics")]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 _KEPT_S = 2 * 24 * 3600.0
@@ -42,7 +42,7 @@ class Points:
     """All series."""
 
     def __init__(self) -> None:
-        self._series: dict[tuple[str, str, Labels, Labels], Series] = {}
+        self._series: dict[tuple[str, str], dict[tuple[Labels, Labels], Series]] = {}
 
     def add(
         self,
@@ -54,18 +54,16 @@ class Points:
         value: float,
     ) -> None:
         """Add a point, not older than the newest of its series."""
-        key = metric, resource, frozenset(resource_labels.items()), frozenset(metric_labels.items())
-        series = self._series.get(key)
-        if series is None:
-            series = Series(metric, resource, dict(resource_labels), dict(metric_labels))
-            self._series[key] = series
+        labels = frozenset(resource_labels.items()), frozenset(metric_labels.items())
+        beside = self._series.setdefault((metric, resource), {})
+        if labels not in beside:
+            beside[labels] = Series(metric, resource, dict(resource_labels), dict(metric_labels))
+        series = beside[labels]
         series.times_s.append(max(at_s, series.times_s[-1] if series.times_s else at_s))
         series.values.append(value)
         old = bisect_right(series.times_s, at_s - _KEPT_S)
         del series.times_s[:old], series.values[:old]
 
-    def of(self, metric: str, resource: str) -> Iterator[Series]:
+    def of(self, metric: str, resource: str) -> Iterable[Series]:
         """Return the series of a metric on resources of a type."""
-        for series in self._series.values():
-            if (series.metric, series.resource) == (metric, resource):
-                yield series
+        return self._series.get((metric, resource), {}).values()

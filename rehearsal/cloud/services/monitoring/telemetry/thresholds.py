@@ -8,7 +8,8 @@ from __future__ import annotations
 import operator
 import re
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 
 from rehearsal.cloud.core.errors import JsonObject, NotEmulatedError, bad_request
 from rehearsal.cloud.services.monitoring.telemetry.series import Points, Series
@@ -71,7 +72,8 @@ def evaluate(condition: JsonObject, points: Points, now_s: float) -> Found:
     return {labels: value for labels, value in reduced.items() if compare(value, threshold)}
 
 
-def _filter(text: str) -> dict[str, str]:
+@lru_cache(maxsize=1000)
+def _filter(text: str) -> Mapping[str, str]:
     parts = dict(_PART.findall(text))
     if re.sub(r"\s*(AND)?\s*", "", _PART.sub("", text)):
         raise NotEmulatedError(f"The filter {text!r} of a condition")

@@ -1,0 +1,150 @@
+"""Part of the tests with a real slurmctld, in namespaces of its own: what was seen, as JSON.
+
+python -m tests.slurm.inside FOLDER
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from infra.layers.slurm import names
+from slurm.cluster import Cluster
+from slurm.decide import Slice, Update, World, decide
+from slurm.keep import Scontrol, declared
+from slurm.machine import call
+from slurm.recovered import Recovered
+from tests.limits import HANG_S
+from tests.slurm import lab, real
+
+SLICES = {"slurm:nodesets": [{**lab.NODESET, "acceleratorType": "v6e-8", "nodeCountDynamicMax": 4}]}
+
+
+def main(folder: Path) -> dict[str, Any]:
+    """Return what was seen."""
+    slurm = real.Slurmctld(folder, lab.settings(SLICES))
+    call(["mount", "-t", "cgroup2", "none", "/sys/fs/cgroup"])  # as the hosts' image has it
+    slurm.start("munge.service")
+    slurm.start()
+    try:
+        refused = {
+            what: slurm.refused(*options, script=script) for what, (options, script) in _BAD_JOBS.items()
+        }
+        return {"refused": refused, **_recovered(slurm), **_older_state(slurm), **_unknown_user(slurm)}
+    finally:
+        slurm.close()
+
+
+def _state(job: str, *states: str) -> str:
+    """Wait until a job is in one of some states, and return that."""
+    end_s = time.monotonic() + HANG_S
+    while (state := call(["squeue", "--noheader", "--format=%T", f"--jobs={job}"]).strip()) not in states:
+        assert time.monotonic() < end_s, state
+        time.sleep(0.1)
+    return state
+
+
+_BAD_JOBS: dict[str, tuple[list[str], str]] = {
+    "memory beyond a host": (["--mem=4000G"], "#!/bin/sh\n"),
+    "more slices than there are": (["-N", "9"], "#!/bin/sh\n"),
+    "a range of slices": (["-N", "1-2"], "#!/bin/sh\n"),
+    "half a host's chips": (["--gres=tpu:1"], "#!/bin/sh\n"),
+    "CRLF": ([], "#!/bin/sh\r\nhostname\r\n"),
+    "no shebang": ([], "hostname\n"),
+}
+
+
+def _recovered(slurm: real.Slurmctld) -> dict[str, Any]:
+    """Start slurmctld again under a job whose hosts are coming, and queue that job again."""
+    job = slurm.submit()
+    real.until("tpu-0-w0", ["sinfo", "--noheader", "--states=powering_up", "--Node", "--format=%N"])
+    time.sleep(1.1)  # times of Slurm have seconds
+    before = Recovered()
+    before.requeue(Scontrol().read())
+    untouched = _state(job, "CONFIGURING", "PENDING")
+    slurm.stop()
+    slurm.start()
+    kept = _state(job, "CONFIGURING")
+    recovered = Recovered()
+    recovered.requeue(Scontrol().read())
+    restarts = call(["scontrol", "show", "job", job])
+    call(["scancel", job])
+    return {"untouched": untouched, "kept": kept, "restarts": restarts.split("Restarts=")[1].split()[0]}
+
+
+def _older_state(slurm: real.Slurmctld) -> dict[str, Any]:
+    """Lose the newest states of nodes under a running job, as a loss of power does; then let `decide` act."""
+    saved, kept = Path(names.STATE_SAVE, "node_state"), Path("/mnt/node_state")
+    slurm.stop()  # which saves it
+    shutil.copy(saved, kept)
+    slurm.start()
+    job = slurm.submit("--nodelist=tpu-2-w0")
+    real.until("tpu-2-w0", ["sinfo", "--noheader", "--states=powering_up", "--Node", "--format=%N"])
+    host = _host("tpu-2-w0")
+    try:
+        _state(job, "RUNNING")
+        maps = Path(f"/proc/{host.pid}/maps").read_text()
+        slurm.stop()
+        shutil.copy(kept, saved)
+        host.kill()
+        slurm.start()
+        known = Scontrol().read()
+        actions = _decided(slurm, known)
+        for action in actions:
+            if isinstance(action, Update):
+                Scontrol().update(action)
+        return {
+            "cgroup plugins": sorted(
+                {line.rpartition("/")[2] for line in maps.splitlines() if "/cgroup_v" in line}
+            ),
+            "cgroup mount": call(["stat", "--file-system", "--format=%T", "/sys/fs/cgroup"]).strip(),
+            "job before": next(item.state for item in known.jobs if item.id == job),
+            "node before": sorted(known.nodes["tpu-2-w0"].flags | {known.nodes["tpu-2-w0"].base}),
+            "actions": [[*action.hosts, action.state] for action in actions if isinstance(action, Update)],
+            "job after": _state(job, "PENDING"),
+        }
+    finally:
+        host.kill()
+        host.wait(HANG_S)
+
+
+def _unknown_user(slurm: real.Slurmctld) -> dict[str, Any]:
+    """Run a person's job on a host that doesn't know the person; return what it says of itself."""
+    output = Path("/mnt/output/id")
+    output.parent.mkdir(mode=0o777)
+    output.parent.chmod(0o777)
+    slurm.submit("--nodelist=tpu-3-w0", script=f"#!/bin/sh\nid >{output}.new; mv {output}.new {output}\n")
+    real.until("tpu-3-w0", ["sinfo", "--noheader", "--states=powering_up", "--Node", "--format=%N"])
+    others = Path("/mnt/passwd")
+    known = Path("/etc/passwd").read_text().splitlines(keepends=True)
+    others.write_text("".join(line for line in known if not line.startswith("ada:")))
+    without = ("unshare", "--mount", "sh", "-c", f'mount --bind {others} /etc/passwd; exec "$@"', "sh")
+    host = _host("tpu-3-w0", *without)
+    try:
+        return {"unknown user": real.until("uid", ["cat", str(output)])}
+    finally:
+        host.kill()
+        host.wait(HANG_S)
+
+
+def _decided(slurm: real.Slurmctld, known: Cluster) -> list[Any]:
+    slices: list[Slice] = declared(slurm.settings, real.REACHED)
+    return decide(slices, World(known.nodes, {}, set(), running=known.running))
+
+
+def _host(name: str, *before: str) -> subprocess.Popen[bytes]:
+    """Start slurmd as a host, which takes its files from the controller."""
+    Path("/var/spool/slurmd").mkdir(exist_ok=True)
+    # -b: Slurm refuses a host that has booted before it was asked for, and this machine runs for longer.
+    line = [*before, "slurmd", "-D", "-b", "-N", name, "--conf-server", real.ADDRESS]
+    with Path("/var/log/slurmd.out").open("ab") as output:
+        return subprocess.Popen(line, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(Path(sys.argv[1]))))
