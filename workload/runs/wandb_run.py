@@ -26,7 +26,7 @@ class WandbRun:
             BoardError: the package is missing, or W&B refuses.
         """
         try:
-            import wandb
+            import wandb  # type: ignore[import-not-found]
         except ImportError:
             raise BoardError("W&B: wandb isn't installed\n    fix: pip install wandb") from None
         entity, _, name = project.rpartition("/")
