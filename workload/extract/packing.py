@@ -81,7 +81,7 @@ def room(lengths: Sequence[int], row: int, batch_tokens: int, divisor: int) -> S
 def choose(lengths: Sequence[int], batch_tokens: int, divisor: int = 1) -> Shape:
     """Return the shape of the shortest rows that waste at most 5 %, or of those that waste least.
 
-    Rows that attention would pad to larger blocks are taken only where no others waste so little.
+    Where attention would pad these to larger blocks, rows of that length are taken if they waste as little.
 
     Args:
         lengths: tokens of each document.
@@ -93,7 +93,10 @@ def choose(lengths: Sequence[int], batch_tokens: int, divisor: int = 1) -> Shape
     shortest = -(-longest // LANES) * LANES
     candidates: list[tuple[float, Shape]] = []
     step = max(LANES, shortest // 16 // LANES * LANES)
+    within: Shape | None = None
     for length in range(shortest, 8 * shortest + 1, step):
+        if within and length > kernels.padded(within.length):
+            return within
         shape = room(lengths, length, batch_tokens, divisor)
         if candidates and shape.tokens > max(batch_tokens, candidates[0][1].tokens):
             break
@@ -103,6 +106,6 @@ def choose(lengths: Sequence[int], batch_tokens: int, divisor: int = 1) -> Shape
         ratio = sum(len(batch) for batch in full) * length / used
         if ratio <= PADDING and kernels.padded(length) == length:
             return shape
+        within = within or (shape if ratio <= PADDING else None)
         candidates.append((ratio, shape))
-    within = [shape for ratio, shape in candidates if ratio <= PADDING]
-    return within[0] if within else min(candidates, key=lambda candidate: candidate[0])[1]
+    return within or min(candidates, key=lambda candidate: candidate[0])[1]
