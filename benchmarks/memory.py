@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from benchmarks.machine import described
 from benchmarks.peers import PINS, maxtext_base, python
 from workload.preflight.compiler import buffers, compile_step
 from workload.preflight.hlo import HloProgram
-from workload.preflight.schedule import Collective, Schedule
+from workload.preflight.schedule import Schedule
 from workload.preflight.slices import GIB, slices
 from workload.train import config as configs
 
@@ -60,16 +60,9 @@ def measure_ours(batch: int, keep_gathered: int = 0) -> dict[str, Any]:
     return {
         "total_gib": (compiled.arguments_bytes + compiled.temporaries_bytes) / GIB,
         "arguments_gib": compiled.arguments_bytes / GIB,
-        **links(compiled.collectives),
+        "exchanged_gb": sum(collective.size_bytes * collective.times for collective in compiled.collectives)
+        / 1e9,
         "compile_s": compiled.compile_s,
-    }
-
-
-def links(collectives: Sequence[Collective]) -> dict[str, float]:
-    """Return the bytes that a chip exchanges in a step, and the seconds that it waits by the schedule."""
-    return {
-        "exchanged_gb": sum(collective.size_bytes * collective.times for collective in collectives) / 1e9,
-        "waits_s": sum(collective.waits_s * collective.times for collective in collectives),
     }
 
 
@@ -100,6 +93,6 @@ def maxtext(batch: int) -> dict[str, Any]:
     return {
         "total_gib": (int(arguments[1]) + temporaries) / GIB,
         "arguments_gib": int(arguments[1]) / GIB,
-        **links(collectives),
+        "exchanged_gb": sum(collective.size_bytes * collective.times for collective in collectives) / 1e9,
         "compile_s": compile_s,
     }

@@ -88,7 +88,7 @@ def test_a_mesh_changes_losses_by_rounding_alone_and_the_same_mesh_by_nothing(
 ) -> None:
     flags_in_turn = flags.gathers_in_turn()
     losses = {mesh: losses_on(mesh, devices) for mesh in MESHES}
-    assert losses["one"][0] > losses["one"][-1] > 0
+    assert losses["one"][0] > min(losses["one"]) > 0
     differences = {mesh: np.abs(np.subtract(losses[mesh], losses["one"])).max() for mesh in MESHES}
     assert max(differences.values()) < REORDERED, differences
     assert losses["slices-fsdp"] == losses["fsdp"], "eight devices in one row, both"

@@ -266,3 +266,9 @@ def test_rows_are_chosen_that_pad_at_most_5_percent(lengths: list[int]) -> None:
     assert shape.length % packing.LANES == 0
     rows = sum(len(batch) for batch in packing.batches(lengths, shape))
     assert rows * shape.length / sum(lengths) <= 1.05
+
+
+def test_rows_with_large_blocks_are_preferred() -> None:
+    """2176 tokens would do, in blocks of 128 or padded; 2304 are two blocks of 1152."""
+    assert packing.choose([2100, 60, 60, 60] * 500, 16384).length == 2304
+    assert packing.choose([2176] * 500, 16384).length == 2176, "no other length wastes so little"

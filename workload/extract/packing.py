@@ -81,7 +81,7 @@ def room(lengths: Sequence[int], row: int, batch_tokens: int, divisor: int) -> S
 def choose(lengths: Sequence[int], batch_tokens: int, divisor: int = 1) -> Shape:
     """Return the shape of the shortest rows that waste at most 5 %, or of those that waste least.
 
-    Rows that attention would pad to whole blocks have that length from the beginning.
+    Where attention would pad these to larger blocks, rows of that length are taken if they waste as little.
 
     Args:
         lengths: tokens of each document.
@@ -93,7 +93,10 @@ def choose(lengths: Sequence[int], batch_tokens: int, divisor: int = 1) -> Shape
     shortest = -(-longest // LANES) * LANES
     candidates: list[tuple[float, Shape]] = []
     step = max(LANES, shortest // 16 // LANES * LANES)
-    for length in map(kernels.padded, range(shortest, 8 * shortest + 1, step)):
+    within: Shape | None = None
+    for length in range(shortest, 8 * shortest + 1, step):
+        if within and length > kernels.padded(within.length):
+            return within
         shape = room(lengths, length, batch_tokens, divisor)
         if candidates and shape.tokens > max(batch_tokens, candidates[0][1].tokens):
             break
@@ -101,7 +104,8 @@ def choose(lengths: Sequence[int], batch_tokens: int, divisor: int = 1) -> Shape
         full = packed[:-1] or packed  # the last batch is partly empty for any shape
         used = sum(lengths[document] for batch in full for row in batch for document in row)
         ratio = sum(len(batch) for batch in full) * length / used
-        if ratio <= PADDING:
+        if ratio <= PADDING and kernels.padded(length) == length:
             return shape
+        within = within or (shape if ratio <= PADDING else None)
         candidates.append((ratio, shape))
-    return min(candidates, key=lambda candidate: candidate[0])[1]
+    return within or min(candidates, key=lambda candidate: candidate[0])[1]

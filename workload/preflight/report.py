@@ -141,7 +141,7 @@ def trust(verdict: Verdict) -> list[str]:
     least, most = method.shares_of_others
     models = " and ".join(sorted({anchor.model for anchor in method.anchors}))
     others = sum(run.interval for run in method.held_out)
-    error = all_sizes.error(verdict.config.model.parameters())
+    error = all_sizes.error(verdict.parameters)
     return [
         f"as MaxText would: its published runs of {models} reach {low:.0%} to {high:.0%} of this roofline,"
         f" {mean:.0%} on average ({len(method.anchors)} runs);"

@@ -75,7 +75,7 @@ class Verdict:
         content["hbm_bytes"] = self.compiled.hbm_bytes
         content["method"] = {
             "shares": self.method.shares,
-            "error": roofline.method().error(self.config.model.parameters()),
+            "error": roofline.method().error(self.parameters),
             "shares_of_others": self.method.shares_of_others,
             "source": self.method.source,
         }

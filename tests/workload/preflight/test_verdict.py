@@ -13,6 +13,7 @@ import pytest
 
 from workload.__main__ import main
 from workload.errors import ConfigError
+from workload.model import kernels
 from workload.model.generation import Generation
 from workload.model.transformers_export import config_json
 from workload.preflight import command, compiler, report, roofline, search
@@ -437,7 +438,7 @@ def test_a_real_step_is_compiled_for_a_slice_once(
     overrides = ["--set", "model.d_model=128", "--set", "model.heads=1", "--set", "compute.dtype=bfloat16"]
     assert command.main([*line, *overrides]) == 0
     first = json.loads(capsys.readouterr().out)
-    assert first["compiled"]["attention"] == "splash"
+    assert first["compiled"]["attention"] == kernels.choose("auto", "tpu", 128, "bfloat16")[0]
     assert 0 < first["compiled"]["arguments_bytes"] < 0.01 * CHIP.hbm_bytes
     assert {collective["kind"] for collective in first["compiled"]["collectives"]} >= {"all-gather"}
     assert first["compiled"]["compile_s"] > 0.5
