@@ -1,13 +1,10 @@
 """Checkpoints on their own: what a save waits for, and what is said of a state at the end."""
 
-import hashlib
 import logging
 import threading
 from pathlib import Path
-from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
 import pytest
 
 from tests.limits import HANG_S
@@ -17,7 +14,6 @@ from workload.train import checkpoints as saves
 from workload.train.checkpoints import Checkpoints, list_steps
 from workload.train.cluster import Cluster, Membership
 from workload.train.config import CheckpointConfig
-from workload.train.loop import digest
 
 pytestmark = pytest.mark.slow
 
@@ -93,22 +89,6 @@ def test_a_step_loses_its_marker_before_anything_else(tmp_path: Path) -> None:
     saves.remove_step(store, 1)
     assert store.deleted[0] == "checkpoints/1/commit_success.txt"
     assert store.list("") == []
-
-
-def test_a_digest_takes_a_layer_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    matrix = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
-    gathered: list[tuple[int, ...]] = []
-
-    def whole(part: Any) -> np.ndarray[Any, Any]:
-        gathered.append(part.shape)
-        return np.asarray(part)
-
-    monkeypatch.setattr("workload.train.loop.whole", whole)
-    sha256 = digest({"gate_NxDxF": jnp.asarray(matrix), "steps": jnp.int32(7)})
-    expected = hashlib.sha256(b"['gate_NxDxF'] float32 (2, 3, 4)\n" + matrix.tobytes())
-    expected.update(b"['steps'] int32 ()\n" + np.int32(7).tobytes())
-    assert sha256 == expected.hexdigest()
-    assert gathered == [(3, 4), (3, 4), ()]
 
 
 @pytest.mark.parametrize(

@@ -153,17 +153,6 @@ def test_tokens_that_a_text_may_hold_are_found_as_before(tmp_path: Path) -> None
     "change",
     [
         {"normalizer": {"type": "Lowercase"}},
-        {"truncation": {"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0}},
-        {
-            "padding": {
-                "strategy": {"Fixed": 8},
-                "direction": "Right",
-                "pad_to_multiple_of": None,
-                "pad_id": 0,
-                "pad_type_id": 0,
-                "pad_token": END,
-            }
-        },
         {"normalizer": {"type": "NFKC"}},
         {"pre_tokenizer": {"type": "Whitespace"}},
         {

@@ -81,7 +81,7 @@ class Words:
         from tokenizers import models
 
         model = tokenizer.model
-        if not isinstance(model, models.BPE) or model.dropout or tokenizer.truncation or tokenizer.padding:
+        if not isinstance(model, models.BPE) or model.dropout:
             return None
         normalizer, pattern = _state(tokenizer.normalizer), _cut_by(_state(tokenizer.pre_tokenizer))
         if normalizer not in (None, {"type": "NFC"}) or not pattern or not translated(pattern, _ASCII):
