@@ -336,7 +336,7 @@ class Controller:
                 and not node.together
                 and placements.get(node.key) != (node.zone, node.name)
             ):
-                node = in_zone(node, node.zone, view, everyone, placements)
+                node = in_zone(node, node.zone, view, everyone, placements, self.owner)
             self.state.requested(node.key, node.zone, node.name)
             if entry:  # others of this look keep off its place
                 entries[node.key] = entry.at(node.zone, node.name)
