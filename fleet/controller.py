@@ -309,12 +309,12 @@ class Controller:
         """Enter ids before the end of a fleet, those of others too: of the last look, or of a later view."""
         if not self._records:
             return
-        if view is None:
-            self._records.enter(self._records.nodes)
-            return
-        self._records.read()
-        self.owner = self._records.of(self.owner)
-        self._note_ids(self._placed(view), view)
+        entries = self._records.nodes
+        if view:  # of some zones
+            self._records.read()
+            self.owner = self._records.of(self.owner)
+            entries = {**self._records.seen(self._placed(view), view, self.owner, ())}
+        self._records.enter(entries)
 
     def _begin(self, due: Sequence[Decision], view: View) -> tuple[str, ...]:
         before = deepcopy(self.state)
