@@ -309,12 +309,12 @@ class Controller:
         """Enter ids before the end of a fleet, those of others too: of the last look, or of a later view."""
         if not self._records:
             return
-        if view is None:
-            self._records.enter(self._records.nodes)
-            return
-        self._records.read()
-        self.owner = self._records.of(self.owner)
-        self._note_ids(self._placed(view), view)
+        entries = self._records.nodes
+        if view:  # of some zones
+            self._records.read()
+            self.owner = self._records.of(self.owner)
+            entries = {**self._records.seen(self._placed(view), view, self.owner, ())}
+        self._records.enter(entries)
 
     def _begin(self, due: Sequence[Decision], view: View) -> tuple[str, ...]:
         before = deepcopy(self.state)
@@ -336,7 +336,7 @@ class Controller:
                 and not node.together
                 and placements.get(node.key) != (node.zone, node.name)
             ):
-                node = in_zone(node, node.zone, view, everyone, placements)
+                node = in_zone(node, node.zone, view, everyone, placements, self.owner)
             self.state.requested(node.key, node.zone, node.name)
             if entry:  # others of this look keep off its place
                 entries[node.key] = entry.at(node.zone, node.name)

@@ -20,11 +20,22 @@ def requested_places(requested: Placements, owner: Owner, view: View) -> dict[st
     """Return zone and name of requested nodes; of members with a record by that alone."""
     result = {key: place for key, place in requested.items() if key not in owner.recorded}
     for key, entry in owner.recorded.items():
-        zone = view.zones.get(entry.zone)
-        listed = zone is None or zone.nodes is None or entry.name in zone.nodes
+        zone, observed = view.zones.get(entry.zone), view.node(entry.name, entry.zone)
+        if observed and observed.instance != entry.instance and _of_another_member(key, observed, owner):
+            continue  # which got the place when its node was gone
+        listed = zone is None or zone.nodes is None or observed is not None
         if entry.name and (key in requested or listed):
             result[key] = entry.zone, entry.name
     return result
+
+
+def _of_another_member(key: str, observed: ObservedNode, owner: Owner) -> bool:
+    return owner.owns(observed) and key != f"{observed.labels.get('fleet')}/{observed.labels.get('member')}"
+
+
+def _reserved(owner: Owner, key: str) -> set[tuple[str, str]]:
+    """Return the places that records have for other members, also while no node is there."""
+    return {(item.zone, item.name) for other, item in owner.recorded.items() if other != key and item.name}
 
 
 def placed(wanted: Sequence[Node], view: View, owner: Owner, placements: Placements) -> list[Node]:
@@ -52,8 +63,8 @@ def placed(wanted: Sequence[Node], view: View, owner: Owner, placements: Placeme
         elif node.key in placements:
             nodes.append(_at(node, *placements[node.key]))
         else:
-            if (node.zone, node.name) in taken:
-                node = in_zone(node, node.zone, view, wanted, requested)
+            if (node.zone, node.name) in taken | _reserved(owner, node.key):
+                node = in_zone(node, node.zone, view, wanted, requested, owner)
             nodes.append(node)
             requested[node.key] = node.zone, node.name
     return nodes
@@ -63,9 +74,11 @@ def _at(node: Node, zone: str, name: str) -> Node:
     return node if (node.zone, node.name) == (zone, name) else replace(node, zone=zone, name=name)
 
 
-def in_zone(node: Node, zone: str, view: View, wanted: Sequence[Node], placements: Placements) -> Node:
+def in_zone(
+    node: Node, zone: str, view: View, wanted: Sequence[Node], placements: Placements, owner: Owner
+) -> Node:
     """Return a member in a zone, by a name that is neither used, reserved nor requested there."""
-    taken = {observed.name for observed in view.all()}
+    taken = {observed.name for observed in view.all()} | {name for _, name in _reserved(owner, node.key)}
     taken |= {item.name for item in wanted if item.key != node.key} | {
         name for _, name in placements.values()
     }

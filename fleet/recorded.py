@@ -105,7 +105,12 @@ class FleetRecords:
     def _all(self, name: str, nodes: Entries) -> dict[int, RecordedNode]:
         """Return the entries of all members, also of those that this controller doesn't keep."""
         kept = {item.member or 0: nodes[item.key] for item in self._members[name] if item.key in nodes}
-        return {**(recorded(self._saved.last(name)) or {}), **kept}
+        places = {(item.zone, item.name) for item in kept.values()}
+        rest = {
+            member: RecordedNode(others=item.others) if (item.zone, item.name) in places else item
+            for member, item in (recorded(self._saved.last(name)) or {}).items()
+        }  # its node was gone when another member got its place
+        return {**rest, **kept}
 
     def note(
         self, members: Sequence[Node], view: View, owner: Owner, pending: Collection[str], *, write: bool

@@ -264,6 +264,10 @@ class SharedCloud:
             if "/fleets/" in name
         }
 
+    def is_orphan(self, node: Machine) -> bool:
+        """Return whether a node's labels were taken while its record ended, which is gone by now."""
+        return node.instance in self.left and not self.record_of(node)
+
     def record_of(self, node: Machine) -> dict[str, Any]:
         """Return the record of a node; empty if there is none."""
         record = self.records().get(node.labels.get("fleet", ""), {})

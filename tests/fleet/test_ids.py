@@ -6,14 +6,16 @@ from typing import Any
 
 import pytest
 
-from fleet.adhoc import AdHoc, ConcurrentChangeError
+from fleet.adhoc import AdHoc, ConcurrentChangeError, slices
 from fleet.ids import RecordedNode
+from fleet.recorded import FleetRecords
+from infra.slices.nodes import nodes
 from tests.fleet.command import fleet
 from tests.fleet.conftest import OWNER
 from tests.fleet.test_owners import _ends
 from tests.fleet.test_records import OBJECT, stored
 from tests.fleet.test_supervise import ITEM, NODE, Run, known
-from tests.fleet.world import Cloud, _world  # noqa: F401
+from tests.fleet.world import Cloud, _world, settings  # noqa: F401
 
 ZONE = "us-east5-b"
 DELETE = ["delete", "dev", "--slice", "mine", "--yes"]
@@ -217,6 +219,19 @@ def test_a_record_of_an_earlier_version_gets_the_ids_of_its_nodes_before_anythin
     }  # fmt: skip
     assert json.loads(world.objects[OBJECT][0])["version"] == 2
     assert ("delete", mine) not in world.requests
+
+
+def test_a_member_that_gets_the_place_of_one_that_is_gone_takes_it_in_the_record_too(world: Cloud) -> None:
+    """As by a monitor of a part of the fleet."""
+    saved = AdHoc(world, OWNER.stack)  # type: ignore[arg-type]
+    item = saved.keep("mine", {**ITEM, "zones": [ZONE], "count": 2})
+    saved.enter("mine", {0: RecordedNode(ZONE, NODE, "1"), 1: RecordedNode(ZONE, "second", "2")})
+    (second,) = (node for node in nodes(settings(slices([item]))) if node.key == "mine/1")
+    records = FleetRecords(saved, {"mine": item}, [second], ())
+    records.read()
+    assert records.enter({second.key: RecordedNode(ZONE, NODE, requested=True)}) == {}
+    assert entries(world) == {"1": {"zone": ZONE, "name": NODE, "id": "", "requested": True}}
+    assert "mine" in saved.read()
 
 
 def test_nothing_is_requested_by_a_record_that_changes_before_the_request_is_entered(

@@ -5,7 +5,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.members import in_zone, orphans, placed
+from fleet.ids import RecordedNode
+from fleet.members import in_zone, orphans, placed, requested_places
 from fleet.model import ObservedNode, View, ZoneView
 from infra.slices.nodes import Node
 from tests.fleet.conftest import OURS, OWNER, ZONES, fleet, labels
@@ -49,13 +50,35 @@ def test_a_creation_that_no_list_shows_yet_is_where_it_was_asked_for() -> None:
 
 def test_a_member_in_another_zone_takes_a_name_that_nobody_has_or_is_to_have() -> None:
     members = fleet(4)  # two in each of two zones
-    moved = in_zone(members[0], members[1].zone, view(), members, {})
+    moved = in_zone(members[0], members[1].zone, view(), members, {}, OWNER)
     assert (moved.zone, moved.name, moved.key) == ("us-east1-d", "tpu-us-east1-d-2", members[0].key)
     stranger = ObservedNode("tpu-us-east1-d-2", "us-east1-d", "READY")
     mapping = {"other/0": ("us-east1-d", "tpu-us-east1-d-3")}
-    assert in_zone(members[0], "us-east1-d", view(stranger), members, mapping).name == "tpu-us-east1-d-4"
+    assert (
+        in_zone(members[0], "us-east1-d", view(stranger), members, mapping, OWNER).name == "tpu-us-east1-d-4"
+    )
     members[2] = replace(members[2], name="tpu-us-central1-b-7")
-    assert in_zone(members[2], "us-central1-b", view(), members, {}).name == members[2].name, "home again"
+    assert in_zone(members[2], "us-central1-b", view(), members, {}, OWNER).name == members[2].name, (
+        "home again"
+    )
+
+
+def test_a_place_of_a_record_is_no_other_members_while_its_node_is_gone() -> None:
+    first, second = fleet(2, 1)
+    owner = replace(OWNER, recorded={second.key: RecordedNode(first.zone, first.name, "7")})
+    result = placed([first, replace(second, name=first.name)], view(), owner, {})
+    assert [item.name for item in result] == ["tpu-us-central1-b-1", first.name]
+
+
+def test_a_member_whose_place_another_member_has_got_goes_elsewhere() -> None:
+    """As of a controller of a part, which doesn't know the record of the former."""
+    first, second = fleet(2, 1)
+    owner = replace(OWNER, recorded={second.key: RecordedNode(first.zone, first.name, "7")})
+    assert requested_places({}, owner, view(node(first))) == {}
+    taken = replace(node(first), instance="7")
+    assert requested_places({}, owner, view(taken)) == {second.key: (first.zone, first.name)}
+    stranger = replace(node(first), labels={})
+    assert requested_places({}, owner, view(stranger)) == {second.key: (first.zone, first.name)}
 
 
 def test_a_name_that_somebody_else_has_is_not_taken() -> None:
