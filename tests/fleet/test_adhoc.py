@@ -19,7 +19,7 @@ MADE = [f"tpu-us-east5-{zone}-{number}" for zone in "ab" for number in (2, 3)]
 
 
 def test_a_fleet_is_made_from_flags_beside_those_of_the_file(world: Cloud) -> None:
-    assert fleet([*CREATE, "--run", "extract qwen2.5-0.5b.toml", "--yes"]) == 0
+    assert fleet([*CREATE, "--run", "extract qwen2.5-0.5b.toml --stream gs://b/x", "--yes"]) == 0
     assert sorted(world.requests) == [("create", name) for name in MADE], "by names that nobody has"
     for number, name in enumerate([MADE[0], MADE[2], MADE[1], MADE[3]]):
         labels = world.labels[name]
@@ -27,7 +27,7 @@ def test_a_fleet_is_made_from_flags_beside_those_of_the_file(world: Cloud) -> No
     (item,) = AdHoc(world, OWNER.stack).read().values()  # type: ignore[arg-type]
     assert wanted(item) == {
         "name": "adhoc", "acceleratorType": "v6e-8", "zones": ["us-east5-a", "us-east5-b"], "count": 4,
-        "spot": True, "run": "extract qwen2.5-0.5b.toml",
+        "spot": True, "run": "extract qwen2.5-0.5b.toml --stream gs://b/x",
     }  # fmt: skip
     assert (item["phase"], item["owner"], item["environment"]) == ("wanted", world.login, "dev")
     assert {world.labels[name]["record"] for name in MADE} == {item["id"]}
@@ -52,7 +52,10 @@ def test_every_command_knows_it_from_then_on(world: Cloud, capsys: pytest.Captur
     [
         (["--on-demand"], "--slice ANOTHER"),
         (["--on-demand", "--replace"], "--slice ANOTHER, or tpu fleet delete dev --slice adhoc"),
-        (["--run", "extract qwen2.5-0.5b.toml"], "--slice ANOTHER, or --replace, which ends that program"),
+        (
+            ["--run", "extract qwen2.5-0.5b.toml --stream gs://b/other"],
+            "--slice ANOTHER, or --replace, which ends that program",
+        ),
     ],
 )
 def test_one_of_its_name_with_other_values_is_refused_with_its_owner(

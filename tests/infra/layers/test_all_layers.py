@@ -20,7 +20,7 @@ DECLARED = {
     "queue": 137,
     "builds": 42,
     "pipeline": 66,
-    "slurm": 46,
+    "slurm": 48,
     "monitoring": 58,
 }
 ONLY_SERVICES = {(build, "storage") for build in ("builds", "data", "monitoring", "network", "pipeline")}

@@ -218,21 +218,19 @@ class Partition:
 
     def __init__(self, lab: Watched):
         self._lab, self._lines, self._now_s = lab, list[str](), 0.0
-        self.nodes, self.queue = Nodes(settings()), list[Job]()
-        self._watch = Watch(
-            settings(), self.nodes, lambda: self.queue, lambda: self._now_s, self._lines.append
-        )
+        self.nodes = Nodes(settings())
+        self._watch = Watch(settings(), lambda: self._now_s, self._lines.append)
 
     def minute(self) -> None:
         self._now_s += 60.0
-        self._watch.look()
+        self._watch.look(self.nodes.read())
         self._lab.printed("slurm-dev-controller", self._lines, logs.KEEPER)
         self._lines.clear()
 
 
 def slurm_queue_stuck(lab: Watched) -> None:
     cluster = Partition(lab)
-    cluster.queue = [Job("7", "ada", "tpu", "CONFIGURING", 4, 1, "0:00", "N/A", "None", "", "a.sh")]
+    cluster.nodes.queue = [Job("7", "ada", "tpu", "CONFIGURING", 4, 1, "0:00", "N/A", "None", "", "a.sh")]
     lab.minutes(75, cluster.minute)
 
 
