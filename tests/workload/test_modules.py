@@ -262,6 +262,9 @@ def test_settings_of_the_decoder_and_names_that_arent_are_refused_together(writt
         config_of(f"{written}:Good", {"width": 8}, 'compute.remat=["full"]', "train.init_from=/weights")
     assert str(refused.value).startswith("2 problems in")
     assert "compute.remat = ('full',): is of the decoder" in str(refused.value)
+    for unread in ("max_logit=30.0", "reduce_dtype=bfloat16"):
+        with pytest.raises(ConfigError, match=f"compute.{unread[:9]}.*: is of the decoder"):
+            config_of(f"{written}:Good", {"width": 8}, f"compute.{unread}")
     for value in ("2026-11-27", "nan"):
         with pytest.raises(ConfigError, match=r"model\.settings = .*must be texts, finite numbers"):
             config_of(f"{written}:Good", {"width": value})
@@ -357,6 +360,10 @@ def test_a_modules_files_are_those_that_it_imports_from_its_package(
     assert list(source.files("alone:Model")) == alone
     assert next(iter(source.files("flax:Module"))) == "flax/__init__.py"
     assert source.files("nowhere:Model") == {}
+    (tmp_path / "my/__init__.py").unlink()  # Python needs none
+    assert list(source.files("my.model:Model")) == package[1:]
+    (tmp_path / "flax").mkdir()  # a folder beside the module isn't preferred to an installed package
+    assert next(iter(source.files("flax:Module"))) == "flax/__init__.py"
     before = source.digest("my.model:Model")
     (tmp_path / "my/unused.py").write_text("changed = True")
     assert source.digest("my.model:Model") == before

@@ -127,7 +127,8 @@ class UserModule:
         if callable(made):
             return made  # type: ignore[no-any-return]
         near = nearest(attribute, [entry for entry in vars(module) if callable(getattr(module, entry))])
-        fix = f"did you mean {name}:{near}?" if near else f"name a class of {module.__file__}"
+        file = getattr(module, "__file__", None) or name  # a folder without __init__.py has none
+        fix = f"did you mean {name}:{near}?" if near else f"name a class of {file}"
         raise self._refusal([self._problem(f"{name} has no class {attribute}", fix)])
 
     def _require_settings(self, arguments: Mapping[str, inspect.Parameter]) -> None:
@@ -264,7 +265,7 @@ class UserModule:
             return call()
         except ConfigError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             frames = traceback.extract_tb(error.__traceback__)
             known = [frame for frame in frames if frame.filename in self._sources]
             place = f" at {Path(known[-1].filename).name}:{known[-1].lineno}" if known else ""

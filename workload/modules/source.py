@@ -5,6 +5,7 @@ A run of a module continues with the same sources only: their sha256 is a part o
 
 import ast
 import hashlib
+import sys
 from collections.abc import Iterator
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -22,18 +23,19 @@ def files(name: str) -> dict[str, Path]:
     """
     module = name.partition(":")[0]
     top = module.partition(".")[0]
-    spec = PathFinder.find_spec(top, [str(Path.cwd())]) or PathFinder.find_spec(top)
-    if not spec or not spec.origin:
+    spec = PathFinder.find_spec(top, [str(Path.cwd()), *sys.path])
+    # A package has folders, even one without __init__.py.
+    folders = list(spec.submodule_search_locations or ()) if spec else []
+    if not spec or not (folders or spec.origin):
         return {}
-    path = Path(spec.origin)
-    alone = not spec.submodule_search_locations and path.parent.name in _INSTALLED
-    root = path.parent.parent if spec.submodule_search_locations else path.parent
+    path = Path(folders[0] if folders else str(spec.origin))
+    root, alone = path.parent, not folders and path.parent.name in _INSTALLED
     known: dict[str, Path] = {}
     desired = [module]
     while desired:
         for file in _files_of(root, desired.pop()):
             relative = str(file.relative_to(root))
-            within = relative.startswith(f"{top}/") if spec.submodule_search_locations else not alone
+            within = relative.startswith(f"{top}/") if folders else not alone
             if relative not in known and (within or file == path):
                 known[relative] = file
                 desired += _imports(file, root)

@@ -166,7 +166,16 @@ _DECODERS_ALONE = [
     (entry.name, entry.default)
     for entry in fields(ComputeConfig)
     if entry.name
-    in ("attention", "remat", "examples_at_once", "keep_gathered", "loss_chunk_tokens", "products")
+    in (
+        "attention",
+        "max_logit",
+        "remat",
+        "examples_at_once",
+        "keep_gathered",
+        "loss_chunk_tokens",
+        "reduce_dtype",
+        "products",
+    )
 ]
 
 PACKAGED = resources.files("workload") / "configs"
