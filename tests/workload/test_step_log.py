@@ -75,6 +75,10 @@ def test_a_readers_rows_come_once_though_the_live_object_has_them_first(tmp_path
     store.write(metrics.LIVE, rows[3].encode())
     assert [row.step for row in reader.new()] == [3, 4]
     assert not [*reader.new()]
+    store.write(metrics.LIVE, b"")  # listed before row 4 moved, read after
+    assert not [*reader.new()]
+    store.write("progress/20260101-4.jsonl", rows[3].encode())
+    assert not [*reader.new()]
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 `progress/<time>-<step>.jsonl` is stored before checkpoint `step` completes and holds the rows since the
 object before it, so that a run has the rows of all steps up to any complete checkpoint. `progress/live.jsonl`
 holds the rows since then and is replaced every minute. A line is a row, `{"step", "time", NAME: number, …}`,
-or the begin of a start, `{"begin": STEP, "time"}`, which does the later steps again.
+or the beginning of a start, `{"begin": STEP, "time"}`, which does the later steps again.
 """
 
 import json
@@ -38,7 +38,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Row:
-    """Numbers by name after a step, or the begin of a start that resumes after `step`."""
+    """Numbers by name after a step, or the beginning of a start that resumes after `step`."""
 
     step: int
     time_s: float
@@ -52,7 +52,7 @@ def line(step: int, time: str, numbers: Mapping[str, float]) -> str:
 
 
 def begin_line(step: int, time: str) -> str:
-    """Format the begin of a start after `step`."""
+    """Format the beginning of a start after `step`."""
     return json.dumps({"begin": step, "time": time}) + "\n"
 
 
@@ -62,7 +62,7 @@ class Metrics:
     def __init__(self, store: Store):
         self._store = store
         self._read: set[str] = set()
-        self._recent: set[bytes] = set()  # lines of the last call: objects repeat those of the live one
+        self._recent: set[bytes] = set()  # lines of the live object: the next stored one repeats them
 
     def exist(self) -> bool:
         """Return True if the run has a row."""
@@ -79,6 +79,8 @@ class Metrics:
                 lines.update(content)
                 if name != LIVE:
                     self._read.add(name)
+        if all(name == LIVE for name in names):  # its rows may have moved to an object that isn't listed yet
+            lines |= self._recent
         self._recent = lines
 
     def _lines(self, name: str) -> list[bytes]:
