@@ -105,10 +105,12 @@ class RunRecord:
             self._written["exact"]["base_sha256"] = huggingface.digest(Path(self._config.train.init_from))
         try:
             stored = foreign.parse(store.read(NAME))
-            if "exact" not in stored:
-                raise ValueError("lacks the key `exact`")
-            if "module" not in stored["exact"]["model"]:  # variants that were added since
-                stored["exact"]["model"] = {**asdict(Architecture()), **stored["exact"]["model"]}
+            for key in ("exact", "rounding"):
+                if not foreign.group(stored, key):
+                    raise ValueError(f"lacks the key `{key}`")
+            if "module" not in (model := foreign.group(stored["exact"], "model")):
+                variants = asdict(Architecture())  # some were added since
+                stored["exact"]["model"] = variants | model
         except MissingObjectError:
             weights = Path(self._config.train.init_from) if self._config.train.init_from else None
             if weights:  # before the run's name is bound to these weights
