@@ -28,7 +28,7 @@ from workload.train import sharding
 
 
 class Decoder(nnx.Module):
-    """Decoder of the Llama 3 and Qwen families: the functions of `workload.model` over variables.
+    """Decoder of the trainer's families: the functions of `workload.model` over variables.
 
     Its parameters have the names of a run's checkpoints; those of all layers are stacked.
 
