@@ -27,7 +27,7 @@ class ExtractConfig:
     # regular expression on whole names, "re:resid_(pre|post)\\.[0-7]".
     points: WORDS = ()
     # Tokens to keep of each document: "all", "last", "every:8" (0, 8, …), "role:assistant" (of --chat), or
-    # by number: "5" from the begin, "-2" from the end; several words add up.
+    # by number: "5" from the beginning, "-2" from the end; several words add up.
     positions: WORDS = ("all",)
     dtype: str = ruled("bfloat16", one_of("float32", "bfloat16"))  # of the computation and of the shards
     batch_tokens: int = ruled(16384, at_least(128))  # of a batch on all chips together, about

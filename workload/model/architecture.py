@@ -47,7 +47,7 @@ class Architecture:
     window: int = ruled(
         0, at_least(0)
     )  # keys that a token of a local layer attends to, its own included; 0: all
-    global_every: int = ruled(0, at_least(0))  # every so-manieth layer has no window; 0: each has it
+    global_every: int = ruled(0, at_least(0))  # n: every n-th layer has no window; 0: each has one
     local_rope_theta: float = ruled(0.0, at_least(0))  # of layers with a window, unscaled; 0: as the others
     query_pre_attn_scalar: float = ruled(0.0, at_least(0))  # scores are divided by its root; 0: head_dim
     activation: str = ruled("silu", one_of("silu", "gelu_tanh"))  # of the feed-forward block's gate

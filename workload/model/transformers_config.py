@@ -172,7 +172,7 @@ class _Reader:
         }
         every = next((every for every, pattern in patterns.items() if pattern == types), None)
         if every is None:
-            rule = f"must be {arch.layers} times {LOCAL} or, in each so-manieth place, {GLOBAL}"
+            rule = f"must be {arch.layers} times {LOCAL} or, in every n-th place, {GLOBAL}"
             self._report("layer_types", types, rule, "use a model with such layers")
             return arch
         if every == 1:  # none is local

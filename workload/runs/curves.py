@@ -114,7 +114,7 @@ def _end_at_signals(ending: threading.Event) -> None:
 
 
 def _options(arguments: Sequence[str]) -> argparse.Namespace:
-    about = "Copy a run's curves to Vertex AI TensorBoard every minute, until SIGTERM or Ctrl-C."
+    about = "Copy a run's curves to Vertex AI TensorBoard or W&B every minute, until SIGTERM or Ctrl-C."
     options = parser("workload upload-curves", about, _EXAMPLES)
     options.add_argument("run", metavar="RUN_URL", help="gs://BUCKET/runs/RUN, or a folder")
     options.add_argument(
@@ -140,7 +140,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
         rule = "must be a W&B project: letters, digits, - _ ."
         problems.append(Problem("--wandb", repr(given.wandb), rule, "e.g. --wandb my-team/my-project"))
     if bool(given.wandb) == bool(given.to) or (given.offline and not given.wandb):
-        rule = "needs either, and --offline needs --wandb"
+        rule = "give exactly one of them; --offline goes with --wandb"
         problems.append(Problem("--to, --wandb", "", rule, "name a TensorBoard, or a project of W&B"))
     elif given.to and not TENSORBOARD.fullmatch(given.to):
         fix = "copy it from `gcloud ai tensorboards list --region=L`"

@@ -48,7 +48,7 @@ class WandbRun:
         self.name = f"W&B {project}, {run}"
 
     def write(self, curves: Mapping[str, Mapping[int, Point]]) -> None:
-        """Write points by curve and step, without the steps before the run's last: W&B's only grow."""
+        """Write points by curve and step, without steps before the run's last: W&B accepts none."""
         rows: dict[int, dict[str, float]] = {}
         for curve, points in curves.items():
             for step, point in points.items():
