@@ -40,7 +40,8 @@ class _File(io.RawIOBase):
         self._at = 0
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = offset + (0 if whence == io.SEEK_SET else self._at)
+        origin = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self.size}[whence]
+        self._at = origin + offset
         return self._at
 
     def read(self, size: int = -1) -> bytes:
