@@ -139,9 +139,11 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     if given.wandb and not _WANDB.fullmatch(given.wandb):
         rule = "must be a W&B project: letters, digits, - _ ."
         problems.append(Problem("--wandb", repr(given.wandb), rule, "e.g. --wandb my-team/my-project"))
-    if bool(given.wandb) == bool(given.to) or (given.offline and not given.wandb):
-        rule = "give exactly one of them; --offline goes with --wandb"
-        problems.append(Problem("--to, --wandb", "", rule, "name a TensorBoard, or a project of W&B"))
+    if given.offline and not given.wandb:
+        problems.append(Problem("--offline", given.offline, "requires --wandb", "name a project of W&B"))
+    if bool(given.wandb) == bool(given.to):
+        value, fix = "both" if given.to else "neither", "name a TensorBoard, or a project of W&B"
+        problems.append(Problem("--to, --wandb", value, "exactly one must be given", fix))
     elif given.to and not TENSORBOARD.fullmatch(given.to):
         fix = "copy it from `gcloud ai tensorboards list --region=L`"
         problems.append(Problem("--to", given.to, f"must be {IS_TENSORBOARD}", fix))
