@@ -141,7 +141,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
         problems.append(Problem("--wandb", repr(given.wandb), rule, "e.g. --wandb my-team/my-project"))
     if given.offline and not given.wandb:
         problems.append(Problem("--offline", given.offline, "requires --wandb", "name a project of W&B"))
-    if bool(given.wandb) == bool(given.to):
+    elif bool(given.wandb) == bool(given.to):
         value, fix = "both" if given.to else "neither", "name a TensorBoard, or a project of W&B"
         problems.append(Problem("--to, --wandb", value, "exactly one must be given", fix))
     elif given.to and not TENSORBOARD.fullmatch(given.to):
