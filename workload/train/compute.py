@@ -14,7 +14,7 @@ class ComputeConfig:
     reduce_dtype: str = ruled("float32", one_of("float32", "bfloat16"))  # of gradients summed over chips
     attention: str = ruled("auto", one_of("auto", "tokamax", "splash", "cudnn", "einsum"))
     # Bound of attention's scores, q·k / sqrt(head_dim), for tokamax's kernel, which then looks for no maximum
-    # of a row; 0: none. A row with a score of 85 more, or with none above 85 less, isn't computed right.
+    # of a row; 0: none. A row is wrong if it has a score more than 85 above it, or none within 85 of it.
     max_logit: float = ruled(0.0, at_least(0))
     # Arithmetic of products with a layer's matrices: that of dtype, or int8 in the forward pass, by qwix.
     products: str = ruled("dtype", one_of("dtype", "int8"))
