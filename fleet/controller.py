@@ -316,6 +316,14 @@ class Controller:
             entries = {**self._records.seen(self._placed(view), view, self.owner, ())}
         self._records.enter(entries)
 
+    def own_places(self, view: View) -> set[tuple[str, str]]:
+        """Return zones and names of the members' own nodes in a view of some zones."""
+        return {
+            (member.zone, member.name)
+            for member in self._placed(view)
+            if (observed := view.node(member.name, member.zone)) and self.owner.has(member, observed)
+        }
+
     def _begin(self, due: Sequence[Decision], view: View) -> tuple[str, ...]:
         before = deepcopy(self.state)
         everyone = [*self._desired, *self._others]
