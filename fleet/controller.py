@@ -306,7 +306,7 @@ class Controller:
             self.owner = self._records.of(self.owner)
 
     def record_ids(self, view: View | None = None) -> None:
-        """Enter ids before the end of a fleet, those of others too: of the last look, or of a later view."""
+        """Enter ids before a fleet ends, also of nodes that others made, by the last look or a later view."""
         if not self._records:
             return
         entries = self._records.nodes
@@ -480,7 +480,7 @@ class Controller:
     def _sweep(self, leftovers: Sequence[ObservedNode]) -> None:
         """Delete preempted orphans, which hold their names and quota.
 
-        One of a record that isn't followed here may be another one's by that record.
+        One of a record that isn't followed here may be somebody else's by that record.
         """
         followed = {None, *(entry.record for entry in self.owner.recorded.values())}
         for leftover in leftovers:
