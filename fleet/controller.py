@@ -305,16 +305,19 @@ class Controller:
                 self._events.once(problem, logging.WARNING, "records")
             self.owner = self._records.of(self.owner)
 
-    def record_ids(self, view: View | None = None) -> None:
-        """Enter ids before a fleet ends, also of nodes that others made, by the last look or a later view."""
+    def record_ids(self, view: View | None = None) -> Collection[str]:
+        """Enter ids before a fleet ends, also of nodes that others made; return problems.
+
+        `view`: of some zones; None: as the last look has them.
+        """
         if not self._records:
-            return
+            return ()
         entries = self._records.nodes
-        if view:  # of some zones
+        if view:
             self._records.read()
             self.owner = self._records.of(self.owner)
             entries = {**self._records.seen(self._placed(view), view, self.owner, ())}
-        self._records.enter(entries)
+        return self._records.enter(entries).values()
 
     def own_places(self, view: View) -> set[tuple[str, str]]:
         """Return zones and names of the members' own nodes in a view of some zones."""

@@ -149,9 +149,12 @@ def delete_nodes(
         controller.renew()
         view = google.observe(sorted({node.zone for node in left}))
         if anew := [node for node in left if _made_anew(node, view)]:
-            controller.record_ids(view)  # else they are late nodes once the fleet has ended
+            # Unless they are entered, they are late nodes once the fleet has ended.
+            problem = "; ".join(controller.record_ids(view))
             own = controller.own_places(view)
-            failed |= {node.name: _ANEW for node in anew if (node.zone, node.name) in own}
+            failed |= {
+                node.name: problem or _ANEW for node in anew if problem or (node.zone, node.name) in own
+            }
         before, left = len(left), [node for node in left if _maybe_there(node, view)]
         if len(left) != before:
             remade = sum(node.name in failed for node in requested)

@@ -10,6 +10,8 @@ from fleet.adhoc import AdHoc, ConcurrentChangeError, slices
 from fleet.ids import RecordedNode
 from fleet.model import View
 from fleet.recorded import FleetRecords
+from infra.google.client import RequestError
+from infra.google.failures import Failure, Kind
 from infra.slices.nodes import nodes
 from tests.fleet.command import fleet
 from tests.fleet.conftest import OWNER
@@ -184,6 +186,34 @@ def test_a_fleet_whose_node_is_recovered_while_its_deletion_is_confirmed_has_not
     assert known(world)["mine"]["phase"] == "ending"
     assert fleet([*DELETE]) == 0
     assert (world.states[NODE], known(world)) == ("", {})
+
+
+def test_a_fleet_has_not_ended_before_a_node_that_somebody_else_made_is_in_its_record(
+    world: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Run().begin().steps(3)
+    delete, write, failures = world.delete, world.write, list[str]()
+
+    def deleted(zone: str, name: str) -> None:
+        delete(zone, name)
+        make_anew(world, dict(world.labels[NODE]))
+        world.states[NODE] = "READY"
+
+    def written(name: str, text: str, generation: int) -> int:
+        if name == OBJECT and "5000" in text and not failures:
+            failures.append(name)
+            raise RequestError(Failure(Kind.TRANSIENT, "503"))
+        return write(name, text, generation)
+
+    monkeypatch.setattr(world, "delete", deleted)
+    monkeypatch.setattr(world, "write", written)
+    assert fleet([*DELETE]) == 1
+    assert failures == [OBJECT]
+    assert known(world)["mine"]["phase"] == "ending"
+    assert fleet([*DELETE]) == 0
+    before = len(world.requests)
+    monitored(monkeypatch)
+    assert (world.requests[before:], world.states[NODE]) == ([], "READY")
 
 
 def test_nodes_that_somebody_else_makes_one_after_another_during_a_deletion_all_stay(
