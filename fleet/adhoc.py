@@ -282,16 +282,21 @@ class AdHoc:
             WRITTEN: (item.get(WRITTEN) if ending else None) or time.time(),
             **({_ENVIRONMENT: self._environment} if self._environment else {}),
         }  # fmt: skip
-        before, generation = self._last.get(name), self._generations.get(name, 0)
+        before = self._last.get(name)
         try:
             return self._replace(name, record)
         except ConcurrentChangeError:
             # A controller may have entered ids since: they are kept.
-            present = self.record(name)
-            if before and present and same_request(before, present):
-                return self._replace(name, record)
-            self._generations[name] = generation
-            raise
+            later = self.again()
+            present = later.record(name)
+            if not (before and present and same_request(before, present)):
+                raise  # again at a second call: this reader hasn't read what is there
+            self._last[name], self._generations[name] = present, later.generation(name)
+            return self._replace(name, record)
+
+    def generation(self, name: str) -> int:
+        """Return the generation of a record as it was read or written last; 0: there was none."""
+        return self._generations.get(name, 0)
 
     def last(self, name: str) -> dict[str, Any]:
         """Return a record as it was read or written last."""
@@ -317,8 +322,7 @@ class AdHoc:
 
     def _write(self, name: str, record: dict[str, Any]) -> dict[str, Any]:
         path = f"{self._folder}{name}.json"
-        before = self._generations.get(name, 0)
-        text = json.dumps(record)
+        before, text = self.generation(name), json.dumps(record)
         try:
             self._generations[name] = self._google.write(path, text, before)
         except RequestError as error:
@@ -367,7 +371,7 @@ class AdHoc:
         """Return the fleet of a record that was read; None if it was removed since the listing."""
         if result is None:
             return None
-        text, self._generations[name] = result
+        text, generation = result
         where = f"gs://{self._google.controller_bucket}/{path}"
         try:
             item = foreign.parse(text)
@@ -380,7 +384,7 @@ class AdHoc:
             raise RecordError(_twice(where, str(error))) from None
         except ForeignError as error:
             raise RecordError(f"{where}: can't be read: {error}\n    fix: repair it, or delete it") from None
-        self._last[name] = {**item, PHASE: phase}
+        self._last[name], self._generations[name] = {**item, PHASE: phase}, generation
         return self._last[name]
 
     def _require_known(self, item: Item, name: str, where: str) -> None:

@@ -305,16 +305,27 @@ class Controller:
                 self._events.once(problem, logging.WARNING, "records")
             self.owner = self._records.of(self.owner)
 
-    def record_ids(self, view: View | None = None) -> None:
-        """Enter ids before the end of a fleet, those of others too: of the last look, or of a later view."""
+    def record_ids(self, view: View | None = None) -> Collection[str]:
+        """Enter ids before a fleet ends, also of nodes that others made; return problems.
+
+        `view`: of some zones; None: as the last look has them.
+        """
         if not self._records:
-            return
+            return ()
         entries = self._records.nodes
-        if view:  # of some zones
+        if view:
             self._records.read()
             self.owner = self._records.of(self.owner)
             entries = {**self._records.seen(self._placed(view), view, self.owner, ())}
-        self._records.enter(entries)
+        return self._records.enter(entries).values()
+
+    def own_places(self, view: View) -> set[tuple[str, str]]:
+        """Return zones and names of the members' own nodes in a view of some zones."""
+        return {
+            (member.zone, member.name)
+            for member in self._placed(view)
+            if (observed := view.node(member.name, member.zone)) and self.owner.has(member, observed)
+        }
 
     def _begin(self, due: Sequence[Decision], view: View) -> tuple[str, ...]:
         before = deepcopy(self.state)
@@ -472,7 +483,7 @@ class Controller:
     def _sweep(self, leftovers: Sequence[ObservedNode]) -> None:
         """Delete preempted orphans, which hold their names and quota.
 
-        One of a record that isn't followed here may be another one's by that record.
+        One of a record that isn't followed here may be somebody else's by that record.
         """
         followed = {None, *(entry.record for entry in self.owner.recorded.values())}
         for leftover in leftovers:

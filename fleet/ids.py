@@ -27,7 +27,7 @@ class RecordedNode:
         zone, name: of the node; empty: none was requested yet.
         instance: Google's id of it; empty: not known yet.
         requested: a request for another node of this place may be under way, whose id isn't known yet.
-        others: ids of nodes of this place that somebody else made.
+        others: ids of nodes that somebody else made in this place.
         record: id of the record, which the node has as a label.
     """
 
@@ -50,7 +50,7 @@ class RecordedNode:
         return RecordedNode(zone, name, requested=True, others=self.others, record=self.record)
 
     def with_other(self, instance: str) -> "RecordedNode":
-        """Return the entry with the id of another one's node."""
+        """Return the entry with the id of a node that somebody else made."""
         return replace(self, others=(*self.others, instance)[-_MOST_OTHERS:])
 
 
@@ -68,7 +68,7 @@ def stored(nodes: Mapping[int, RecordedNode]) -> dict[str, dict[str, Any]]:
 
 
 def others_of(record: Mapping[str, Any]) -> dict[int, RecordedNode]:
-    """Return what a record knows of nodes that somebody else made, for the next one of its name."""
+    """Return entries with the ids of nodes that somebody else made, for the next record of this name."""
     nodes = (recorded(record) or {}).items()
     return {member: RecordedNode(others=item.others) for member, item in nodes if item.others}
 

@@ -67,7 +67,7 @@ class Owner:
     others: frozenset[str] = frozenset()
 
     def owns(self, observed: ObservedNode) -> bool:
-        """Return whether a node belongs to this stack, by its labels, and isn't known for another one's."""
+        """Return whether a node belongs to this stack, by its labels, and isn't known as somebody else's."""
         labels = {**self.labels, "stack": self.stack}
         return labels.items() <= observed.labels.items() and observed.instance not in self.others
 

@@ -115,7 +115,7 @@ class FleetRecords:
     def note(
         self, members: Sequence[Node], view: View, owner: Owner, pending: Collection[str], *, write: bool
     ) -> Collection[str]:
-        """Enter the ids of the nodes that are seen, and of those that are another one's; return problems.
+        """Enter the ids of the members' nodes, and of those that somebody else made; return problems.
 
         Args:
             members: in their places.
@@ -187,6 +187,6 @@ class FleetRecords:
 
 
 def _looks_ours(member: Node, observed: ObservedNode, owner: Owner, entry: RecordedNode) -> bool:
-    """Return whether another one's node in a member's place has the member's labels."""
+    """Return whether somebody else's node in a member's place has the member's labels."""
     labelled = owner.labels_of(member).items() <= observed.labels.items()
     return labelled and observed.state not in GOING and observed.instance not in entry.others

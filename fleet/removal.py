@@ -27,6 +27,7 @@ from infra.slices.nodes import Node, nodes
 _POLL_S = 2.0
 _LONGEST_S = 900.0
 """Time for which a command waits until nodes are gone; a deletion takes minutes."""
+_ANEW = "was made anew by its fleet's controller meanwhile: not deleted, and billed"
 
 
 def delete(request: FleetCommand, *, orphans: bool = False) -> int:
@@ -142,22 +143,30 @@ def delete_nodes(
             failed[node.name] = str(error)
             print(f"error: {node.name}: {error}", file=sys.stderr)
     left = requested = [node for node in nodes if node.name not in failed]
-    anew = False
     until_s = time.monotonic() + longest_s
     while left and time.monotonic() < until_s:
         time.sleep(_POLL_S)
         controller.renew()
         view = google.observe(sorted({node.zone for node in left}))
-        if not anew and any(_made_anew(node, view) for node in left):
-            anew = True
-            controller.record_ids(view)  # else they are late nodes once the fleet has ended
+        if anew := [node for node in left if _made_anew(node, view)]:
+            # Unless they are entered, they are late nodes once the fleet has ended.
+            problem = "; ".join(controller.record_ids(view))
+            own = controller.own_places(view)
+            failed |= {
+                node.name: problem or _ANEW for node in anew if problem or (node.zone, node.name) in own
+            }
         before, left = len(left), [node for node in left if _maybe_there(node, view)]
         if len(left) != before:
-            report(f"{len(requested) - len(left)} of {len(requested)} gone")
-    for node in left:
-        failed[node.name] = f"is being deleted, and isn't known to be gone after {longest_s:.0f} s"
-        report(f"{node.name}: {failed[node.name]}")
-    gone = [node for node in requested if node not in left]
+            remade = sum(node.name in failed for node in requested)
+            report(f"{len(requested) - len(left) - remade} of {len(requested)} gone")
+    failed |= dict.fromkeys(
+        (node.name for node in left),
+        f"is being deleted, and isn't known to be gone after {longest_s:.0f} s",
+    )
+    for node in requested:
+        if node.name in failed:
+            report(f"{node.name}: {failed[node.name]}")
+    gone = [node for node in requested if node.name not in failed]
     for name, why in ends.items() if not failed else ():
         fleet.saved.keep(name, fleet.adhoc[name], Phase.ENDED, why)
     return gone, failed

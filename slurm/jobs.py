@@ -19,6 +19,11 @@ FORMAT = "%i|%u|%P|%T|%D|%Q|%M|%S|%r|%N|%j"
 PENDING, CONFIGURING, RUNNING = "PENDING", "CONFIGURING", "RUNNING"
 JOB = re.compile(r"[0-9]{1,10}(_([0-9]{1,8}|\[[0-9,%-]{1,200}\]))?")
 """A job's id, of a task of an array, or of several tasks."""
+_LISTED = re.compile(r"[0-9]{1,10}(\+[0-9]{1,4})?(_([0-9]{1,8}|\[[0-9,%.:-]{1,200}\]))?")
+"""In squeue's output: also of a heterogeneous job's component, and tasks that are cut off with "...".
+
+https://slurm.schedmd.com/heterogeneous_jobs.html, and SLURM_BITSTR_LEN (64) in squeue's manual.
+"""
 
 
 @dataclass(frozen=True)
@@ -67,7 +72,7 @@ def parse(text: str) -> list[Job]:
             continue
         fields = line.split("|", 10)
         numbers = fields[4:6]
-        if len(fields) != 11 or not JOB.fullmatch(fields[0]) or not all(n.isdecimal() for n in numbers):
+        if len(fields) != 11 or not _LISTED.fullmatch(fields[0]) or not all(n.isdecimal() for n in numbers):
             raise SlurmError(f"squeue: a line isn't a job: {line[:100]!a}")
         id_, user, partition, state, hosts, priority, time, start, why, listed, name = fields
         shown = "".join(letter if letter.isprintable() else "?" for letter in name)

@@ -47,7 +47,7 @@ class Slurm(Protocol):
     """Slurm's nodes and jobs."""
 
     def read(self) -> Cluster:
-        """Return nodes and jobs. Raises SlurmError."""
+        """Return nodes and jobs, none where the queue can't be read. Raises SlurmError without the nodes."""
         ...
 
     def update(self, update: Update) -> None:
@@ -58,12 +58,23 @@ class Slurm(Protocol):
 class Scontrol:
     """Slurm by its own programs."""
 
+    def __init__(self) -> None:
+        self._unseen = ""  # why the queue wasn't seen, as it was logged
+
     def read(self) -> Cluster:
         """See `Slurm`."""
         text = call(["scontrol", "show", "node", "--oneliner"])
         if len(text) > MOST_BYTES:
             raise SlurmError(f"scontrol show node: more than {MOST_BYTES >> 20} MiB")
-        return Cluster(nodes(text), queued())
+        known = nodes(text)
+        try:
+            jobs, problem = queued(), ""
+        except SlurmError as error:  # a line of any user's job: slices come and go by the nodes
+            jobs, problem = [], str(error)
+        if problem and problem != self._unseen:
+            _LOG.warning("the queue wasn't seen: %s", problem)
+        self._unseen = problem
+        return Cluster(known, jobs)
 
     def update(self, update: Update) -> None:
         """See `Slurm`."""

@@ -1,14 +1,17 @@
 """Ids of nodes in a fleet's record: what somebody else made or took is neither used nor deleted."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 
 from fleet.adhoc import AdHoc, ConcurrentChangeError, slices
 from fleet.ids import RecordedNode
+from fleet.model import View
 from fleet.recorded import FleetRecords
+from infra.google.client import RequestError
+from infra.google.failures import Failure, Kind
 from infra.slices.nodes import nodes
 from tests.fleet.command import fleet
 from tests.fleet.conftest import OWNER
@@ -163,6 +166,80 @@ def test_a_node_that_is_made_anew_while_its_deletion_is_confirmed_stays(
     assert known(world) == {}
     monitored(monkeypatch)
     assert world.requests[before:] == []
+
+
+def test_a_fleet_whose_node_is_recovered_while_its_deletion_is_confirmed_has_not_ended(
+    world: Cloud, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = Run().begin()
+    run.steps(3)
+
+    def confirm(*_: object) -> None:
+        world.states[NODE] = "PREEMPTED"
+        run.steps(5)
+
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr("fleet.removal.confirm", confirm)
+        assert fleet([*DELETE]) == 1
+    assert world.requests == [("create", NODE), ("delete", NODE), ("create", NODE)]
+    assert "made anew by its fleet's controller meanwhile" in capsys.readouterr().out
+    assert known(world)["mine"]["phase"] == "ending"
+    assert fleet([*DELETE]) == 0
+    assert (world.states[NODE], known(world)) == ("", {})
+
+
+def test_a_fleet_has_not_ended_before_a_node_that_somebody_else_made_is_in_its_record(
+    world: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Run().begin().steps(3)
+    delete, write, failures = world.delete, world.write, list[str]()
+
+    def deleted(zone: str, name: str) -> None:
+        delete(zone, name)
+        make_anew(world, dict(world.labels[NODE]))
+        world.states[NODE] = "READY"
+
+    def written(name: str, text: str, generation: int) -> int:
+        if name == OBJECT and "5000" in text and not failures:
+            failures.append(name)
+            raise RequestError(Failure(Kind.TRANSIENT, "503"))
+        return write(name, text, generation)
+
+    monkeypatch.setattr(world, "delete", deleted)
+    monkeypatch.setattr(world, "write", written)
+    assert fleet([*DELETE]) == 1
+    assert failures == [OBJECT]
+    assert known(world)["mine"]["phase"] == "ending"
+    assert fleet([*DELETE]) == 0
+    before = len(world.requests)
+    monitored(monkeypatch)
+    assert (world.requests[before:], world.states[NODE]) == ([], "READY")
+
+
+def test_nodes_that_somebody_else_makes_one_after_another_during_a_deletion_all_stay(
+    world: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Run(count=2).begin().steps(3)
+    left, observe = [item["name"] for item in entries(world).values()], world.observe
+    assert len(left) == 2
+
+    def deleted(zone: str, name: str) -> None:
+        world.states[name] = "DELETING"
+
+    def observed(zones: Sequence[str]) -> View:
+        if left and world.states[left[0]] == "DELETING":
+            name = left.pop(0)
+            world.instances[name], world.states[name] = 5000 + len(left), "READY"
+        return observe(zones)
+
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(world, "delete", deleted)
+        meanwhile.setattr(world, "observe", observed)
+        assert fleet([*DELETE]) == 0
+    assert (left, known(world)) == ([], {})
+    before = len(world.requests)
+    monitored(monkeypatch)
+    assert world.requests[before:] == [], "they are nobody's late nodes"
 
 
 def test_a_node_that_is_made_anew_while_its_take_over_is_confirmed_keeps_its_labels(

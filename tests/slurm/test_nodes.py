@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm import jobs
+from slurm import jobs, keep
 from slurm.errors import SlurmError
 from slurm.nodes import SlurmNode, listed, nodes
 
@@ -81,6 +81,22 @@ def test_jobs_have_places_by_priority() -> None:
     assert queue[3].name == "odd | name"
     assert queue[0].nodes == "tpu-1-w1,tpu-2-w0"
     assert queue[3].why == "ReqNodeNotAvail, UnavailableNodes:tpu-1-w0"
+
+
+@pytest.mark.parametrize("id_", ["12+1", "14_[1,3,5,7,9,...]", "14_[0-7:2%2]", "14_[1-3,9,...%4]"])
+def test_a_job_of_several_parts_or_many_tasks_is_a_job(id_: str) -> None:
+    (job,) = jobs.parse(f"{id_}|ann|tpu|PENDING|2|3|0:00|N/A|None||a")
+    assert (job.id, job.place) == (id_, 1)
+
+
+def test_a_queue_that_cant_be_read_hides_no_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def queued() -> list[jobs.Job]:
+        return jobs.parse("15|ann|tpu|RUNNING|1|3|0:01|N/A|None|tpu-0-w0|two\nlines")
+
+    monkeypatch.setattr(keep, "call", lambda _: (OUTPUTS / "nodes-lost.txt").read_text("utf-8"))
+    monkeypatch.setattr(keep, "queued", queued)
+    known = keep.Scontrol().read()
+    assert (known.nodes, known.running) == (read("nodes-lost.txt"), frozenset())
 
 
 @pytest.mark.parametrize("line", ["x", "1|a|b|c|d|e|f|g|h|i|j", "1;2|a|b|c|1|2|f|g|h|i|j"])
