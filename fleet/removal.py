@@ -69,6 +69,7 @@ def delete(request: FleetCommand, *, orphans: bool = False) -> int:
     confirm(f"Delete {len(target)} slice(s)?", request.yes)
     controller.lead()  # refused while a monitor runs, which would recreate them
     try:
+        _require_shown(fleet, controller, observation, forgotten, target)
         keys = {member.key for member, _ in living}
         keys |= {member.key for member in fleet.members if member.slice in forgotten}
         output = partial(print, file=request.output)
@@ -80,6 +81,25 @@ def delete(request: FleetCommand, *, orphans: bool = False) -> int:
     if failed:
         print(f"    fix: tpu fleet delete {request.environment}, once more", file=sys.stderr)
     return max(unanswered, _report(request, "deleted", target, failed))
+
+
+def _require_shown(
+    fleet: Environment,
+    controller: Controller,
+    observation: Observation,
+    ending: Collection[str],
+    shown: Sequence[ObservedNode],
+) -> None:
+    """Raise FleetError if a fleet that ends has a node by now that the question didn't show."""
+    if not ending:
+        return
+    view = fleet.google.observe(sorted(observation.view.zones))
+    controller.record_ids(view)
+    known = {(node.zone, node.name) for node in shown}
+    present = [view.node(name, zone) for zone, name in sorted(controller.own_places(view) - known)]
+    if new := [node.name for node in present if node and node.labels.get("fleet") in ending]:
+        fix = f"tpu fleet delete {fleet.settings.environment}, once more"
+        raise FleetError(f"{', '.join(new)}: created since the question; nothing was deleted\n    fix: {fix}")
 
 
 def _left_alone(observation: Observation, fleets: Collection[str]) -> list[str]:

@@ -188,6 +188,21 @@ def test_a_fleet_whose_node_is_recovered_while_its_deletion_is_confirmed_has_not
     assert (world.states[NODE], known(world)) == ("", {})
 
 
+def test_a_fleet_whose_first_node_is_made_while_its_deletion_is_confirmed_has_not_ended(
+    world: Cloud, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = Run().begin()
+
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr("fleet.removal.confirm", lambda *_: run.steps(3))
+        assert fleet([*DELETE]) == 1
+    assert (world.requests, world.states[NODE]) == ([("create", NODE)], "READY")
+    assert "created since the question; nothing was deleted" in capsys.readouterr().err
+    assert known(world)["mine"]["phase"] == "wanted"
+    assert fleet([*DELETE]) == 0
+    assert (world.states[NODE], known(world)) == ("", {})
+
+
 def test_a_fleet_has_not_ended_before_a_node_that_somebody_else_made_is_in_its_record(
     world: Cloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
