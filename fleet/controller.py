@@ -18,12 +18,12 @@ from types import MappingProxyType
 
 from fleet.bundles import judged
 from fleet.controller_state import ControllerState
-from fleet.decide import LIST_LAG_S, Limits, decide
+from fleet.decide import LIST_LAG_S, Limits, decide, held
 from fleet.errors import FleetError
 from fleet.events import Events
 from fleet.google import Google
 from fleet.ids import RecordedNode
-from fleet.members import in_zone, orphans, placed, requested_places
+from fleet.members import in_zone, left_over, orphans, placed, requested_places
 from fleet.model import (
     ON_THE_WAY,
     TAKEN_AWAY,
@@ -212,7 +212,7 @@ class Controller:
         self._blamed = blamed | judged(decisions, view, self.state)
         changed |= bundles != self.state.bundles
         unwanted = {**self._unread, **(self._records.unwanted if self._records else {})}
-        decisions = [_held(self._in_hand(decision), unwanted) for decision in decisions]
+        decisions = [held(self._in_hand(decision), unwanted) for decision in decisions]
         decisions = self._allowed(decisions)
         for decision, text in self._events.changes(decisions):
             self._member_event(text, decision.member, decision.action)
@@ -490,20 +490,8 @@ class Controller:
             if leftover.labels.get("record") not in followed:
                 continue
             if leftover.state in TAKEN_AWAY and leftover.name not in self._running and self._desired:
-                node = _left_over(leftover, self._desired)
+                node = left_over(leftover, self._desired)
                 self._running[leftover.name] = NodeRequest(Verb.DELETE, node, leftover.instance)
                 self.actor.begin(self._running[leftover.name])
                 text = f"{leftover.name}: left over, {leftover.state}: deleted"
                 self._member_event(text, node, Verb.DELETE)
-
-
-def _held(decision: Decision, unwanted: Mapping[str, str]) -> Decision:
-    """Return the decision, or that nothing is done for a member whose slice isn't wanted."""
-    if not (reason := unwanted.get(decision.member.slice)):
-        return decision
-    return replace(decision, action=Action.HOLD, why="; ".join(filter(None, [decision.why, reason])))
-
-
-def _left_over(observed: ObservedNode, members: Sequence[Node]) -> Node:
-    """Return an orphan as a node, for a request."""
-    return replace(members[0], slice=observed.name, name=observed.name, zone=observed.zone, member=None)

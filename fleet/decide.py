@@ -5,7 +5,7 @@ list of its zone. A zone that didn't answer, an unknown state, silence that othe
 unknown, and an unknown member is left alone.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -335,3 +335,10 @@ def _reporting(view: View) -> frozenset[str]:
 
 def _of(member: Node, action: Action, condition: Condition, why: str, cause: Cause | None = None) -> Decision:
     return Decision(member, action, condition, why, cause)
+
+
+def held(decision: Decision, unwanted: Mapping[str, str]) -> Decision:
+    """Return the decision, or that nothing is done for a member whose slice isn't wanted."""
+    if not (reason := unwanted.get(decision.member.slice)):
+        return decision
+    return replace(decision, action=Action.HOLD, why="; ".join(filter(None, [decision.why, reason])))

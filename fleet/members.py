@@ -116,3 +116,8 @@ def _by_member(view: View, owner: Owner) -> dict[tuple[str, int], ObservedNode]:
         if number.isdecimal():
             mapping.setdefault((observed.labels.get("fleet", ""), int(number)), observed)
     return mapping
+
+
+def left_over(observed: ObservedNode, members: Sequence[Node]) -> Node:
+    """Return an orphan as a node, for a request."""
+    return replace(members[0], slice=observed.name, name=observed.name, zone=observed.zone, member=None)

@@ -363,7 +363,7 @@ class SharedCloud:
                 f"{node.name} runs, and ends: {record}"
                 for node in self.nodes.values()
                 if node.state == "READY" and node.work == "running"
-                if node.labels.get("record") == record["id"]
+                if node.member is not None and node.labels.get("record") == record["id"]
             ]
 
     def _require_in_order(self, node: Machine) -> None:

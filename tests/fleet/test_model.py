@@ -311,7 +311,7 @@ class Model(RuleBasedStateMachine):
         cloud.leave_to_us()
         watcher = self.begin("monitor", _monitor)
         cloud.advance(1000)
-        kept = {node.labels["fleet"] for node in cloud.nodes.values()}
+        kept = {node.labels["fleet"] for node in cloud.nodes.values() if node.state != "PREEMPTED"}
         lost = [record for name, record in cloud.records().items() if name not in kept]
         if any(record["phase"] == Phase.WANTED for record in lost):
             cloud.advance(3600)  # it was lost twice soon after it had come back
