@@ -105,10 +105,7 @@ class Decoder(nnx.Module):
         shapes = decoder.shapes(weights.arch, dtype)
         device = SingleDeviceSharding(jax.devices()[0])
         places = sharding.shardings(shapes, mesh) if mesh else jax.tree.map(lambda _: device, shapes)
-        abstract = jax.tree.map(
-            lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place), shapes, places
-        )
-        params = weights.load(weights.arch, abstract)
+        params = weights.load(weights.arch, sharding.placed(shapes, places))
         return cls(weights.arch, params=params, dtype=dtype, generation=weights.generation, **more)
 
     @property

@@ -7,7 +7,6 @@ tensors computed, on the chips too.
 """
 # mypy: allow-untyped-calls
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -84,13 +83,11 @@ class Forward:
         abstract = decoder.shapes(self.arch, self.dtype)
         stored = {name: leaf for name, leaf in abstract.items() if name in (*self._ends, "layers")}
         size_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(stored))
-        self.whole = size_bytes <= _WHOLE_SHARE * chip_bytes(devices[0])
+        limit_bytes = sharding.memory_bytes(devices[0])
+        self.whole = limit_bytes is None or size_bytes <= _WHOLE_SHARE * limit_bytes
         self.mesh = sharding.make_mesh(MeshConfig(data=len(devices) if self.whole else 1), [devices])
         self._where = sharding.specs(stored, self.mesh)
-        placed = sharding.shardings(stored, self.mesh)
-        self.params = jax.tree.map(
-            lambda leaf, where: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where), stored, placed
-        )
+        self.params = sharding.placed(stored, sharding.shardings(stored, self.mesh))
         self._by_row = NamedSharding(self.mesh, BATCH)
 
     def place(
@@ -140,11 +137,6 @@ class Forward:
     def cuts(self) -> dict[str, int | None]:
         """Return the axis along which each parameter is split; see `sharding.cuts`."""
         return sharding.cuts(self.arch, self.mesh)
-
-
-def chip_bytes(device: jax.Device) -> float:
-    """Return a device's memory; infinite where JAX doesn't know it, as on CPUs."""
-    return float((device.memory_stats() or {}).get("bytes_limit", math.inf))
 
 
 def _local(

@@ -17,13 +17,12 @@ from datetime import datetime
 from settings_schema import foreign
 from settings_schema.foreign import ForeignError
 from workload.runs.errors import MissingObjectError
-from workload.runs.store import Store
+from workload.runs.store import READ_AT_ONCE, Store
 
 _log = logging.getLogger(__name__)
 
 FOLDER = "progress/"
 LIVE = f"{FOLDER}live.jsonl"
-_READ_AT_ONCE = 8  # the client's connections less two
 _MOST_BYTES = 64 << 20  # of an object; 250 a row
 
 
@@ -72,7 +71,7 @@ class Metrics:
         """Yield the rows since the last call, each once, in the order of starts and of time."""
         names = [name for name in self._store.list(FOLDER) if name not in self._read]  # `live` is the last
         lines: set[bytes] = set()
-        with ThreadPoolExecutor(_READ_AT_ONCE) as pool:
+        with ThreadPoolExecutor(READ_AT_ONCE) as pool:
             for name, content in zip(names, pool.map(self._lines, names), strict=True):
                 fresh = [line for line in content if line not in lines and line not in self._recent]
                 yield from self._rows(name, fresh)

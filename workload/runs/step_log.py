@@ -21,13 +21,12 @@ from workload.host import events
 from workload.runs import metrics
 from workload.runs.event_files import EventFile
 from workload.runs.goodput import GoodputRecorder
-from workload.runs.store import Store
+from workload.runs.store import READ_AT_ONCE, Store
 
 _log = logging.getLogger(__name__)
 
 _SEGMENT = re.compile(r"metrics/steps-(\d+)-(\d+)\.jsonl")
 _STATUS = "status.json"
-_READ_AT_ONCE = 8  # the client's connections less two
 _VIEWS_EVERY_S = 60.0
 _STATUS_EVERY_S = 2.0  # Cloud Storage limits an object to one write a second
 
@@ -45,7 +44,7 @@ def read_losses(store: Store, strict: bool = True) -> dict[int, float]:
     """
     losses: dict[int, float] = {}
     names = [name for name in store.list("metrics/") if _SEGMENT.fullmatch(name)]
-    with ThreadPoolExecutor(_READ_AT_ONCE) as pool:  # a long run has a thousand, 30 ms each
+    with ThreadPoolExecutor(READ_AT_ONCE) as pool:  # a long run has a thousand, 30 ms each
         for segment in pool.map(store.read, names):
             for step, loss in _losses(segment).items():
                 if losses.setdefault(step, loss) != loss and strict:

@@ -15,6 +15,8 @@ from workload.errors import RunError, StoreError
 from workload.runs.content import Content, pieces
 from workload.runs.errors import MissingObjectError
 
+READ_AT_ONCE = 8  # objects; the client's connections less two
+
 _PIECES = 1024  # that Linux takes in a call, IOV_MAX
 
 

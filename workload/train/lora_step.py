@@ -78,8 +78,5 @@ class LoraStep(Step):
 
     def _placed(self, abstract: Params) -> Params:
         """Return shapes with the shardings of their parameters."""
-        placed = sharding.shardings(abstract, self.mesh)
-        shapes: Params = jax.tree.map(
-            lambda leaf, where: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where), abstract, placed
-        )
+        shapes: Params = sharding.placed(abstract, sharding.shardings(abstract, self.mesh))
         return shapes

@@ -23,7 +23,7 @@ from workload.modules.config import ModuleConfig
 from workload.modules.module import Inputs, UserModule
 from workload.train import optimizer
 from workload.train.config import Config
-from workload.train.sharding import FSDP
+from workload.train.sharding import FSDP, memory_bytes
 from workload.train.update import Batch, Params, State, TrainStep
 
 _EVALUATION = 0  # number of the step whose key an evaluation has; updates begin with 1
@@ -42,7 +42,7 @@ class ModuleStep(TrainStep):
         self.module = open_module(config)
         self.attention, self.attention_reason = "module", "the module's own"
         super().__init__(config, mesh, platform, slices, self.module.params)
-        limit = _memory_bytes(mesh.devices.flat[0]) if platform == jax.default_backend() else None
+        limit = memory_bytes(mesh.devices.flat[0]) if platform == jax.default_backend() else None
         if problem := self.too_large(limit):
             raise ConfigError("config", [problem])
 
@@ -125,12 +125,6 @@ class ModuleStep(TrainStep):
 
 def _held_bytes(leaf: Any) -> int:
     return int(math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize)
-
-
-def _memory_bytes(device: Any) -> int | None:
-    """Return the memory of a device; None where it isn't known, as of CPUs."""
-    limit: int | None = (device.memory_stats() or {}).get("bytes_limit")
-    return limit
 
 
 def open_module(config: Config) -> UserModule:

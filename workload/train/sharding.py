@@ -152,3 +152,16 @@ def shardings(tree: Any, mesh: Mesh) -> Any:
         specs(tree, mesh),
         is_leaf=lambda x: isinstance(x, PartitionSpec),
     )
+
+
+def placed(abstract: Any, shardings: Any) -> Any:
+    """Return a tree of shapes and dtypes with the shardings of a tree like it."""
+    return jax.tree.map(
+        lambda leaf, where: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where), abstract, shardings
+    )
+
+
+def memory_bytes(device: jax.Device) -> int | None:
+    """Return the memory of a device; None where JAX doesn't know it, as on CPUs."""
+    limit: int | None = (device.memory_stats() or {}).get("bytes_limit")
+    return limit

@@ -14,7 +14,7 @@ import optax  # type: ignore[import-untyped]
 from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from workload.train import flags, optimizer
+from workload.train import flags, optimizer, sharding
 from workload.train.config import Config
 from workload.train.sharding import BATCH
 
@@ -44,7 +44,7 @@ class TrainStep(ABC):
         self._optimizer = optimizer.build(config)
         abstract = {"params": params, "opt_state": jax.eval_shape(self._optimizer.init, params)}
         self.shardings = self._shardings(abstract)
-        self.state = jax.tree.map(_placed, abstract, self.shardings)
+        self.state = sharding.placed(abstract, self.shardings)
         self.by_example = NamedSharding(mesh, BATCH)
         shape = (config.train.batch_size, config.data.sequence_length + 1)
         self.batch = {
@@ -120,7 +120,3 @@ class TrainStep(ABC):
         updates, opt_state = self._optimizer.update(gradients, state["opt_state"], params)
         metrics = {"loss": total / count, "tokens": count, "gradient_norm": optax.tree.norm(gradients)}
         return {"params": optax.apply_updates(params, updates), "opt_state": opt_state}, metrics
-
-
-def _placed(leaf: Any, where: Any) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where)
