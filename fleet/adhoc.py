@@ -314,7 +314,7 @@ class AdHoc:
     def _replace(self, name: str, record: Item) -> dict[str, Any]:
         """Write a record with the ids of the one that was read, if that is of the same nodes."""
         before = self._last.get(name, {})
-        same = bool(before) and before.get(ID) == record[ID]
+        same = bool(before) and before.get(ID, record[ID]) == record[ID]
         if same and NODES not in before:
             return self._write(name, {**record, _VERSION: _WITHOUT_IDS})
         nodes = before[NODES] if same else stored(others_of(before))
@@ -377,7 +377,11 @@ class AdHoc:
             item = foreign.parse(text)
             self._require_known(item, name, where)
             phase = Phase(foreign.text(item, PHASE) or Phase.WANTED)
-            foreign.group(item, OWNER), foreign.text(item, ID), foreign.number(item, WRITTEN)
+            (
+                foreign.group(item, OWNER),
+                foreign.text(item, ID, "[0-9a-z]{1,63}"),
+                foreign.number(item, WRITTEN),
+            )
             foreign.number(item, SINCE)
             recorded(item)
         except SharedIdError as error:
@@ -397,6 +401,8 @@ class AdHoc:
         if (other := foreign.text(item, _ENVIRONMENT)) and self._environment not in ("", other):
             fix = f"tpu fleet list {other[:40]}, or delete the object"
             raise RecordError(f"{where}: is of the environment {other[:40]}\n    fix: {fix}")
+        if NODES in item and not foreign.text(item, ID):  # it couldn't be told from the next one of its name
+            raise RecordError(f"{where}: its id is missing\n    fix: repair it, or delete it")
         if (called := foreign.text(item, "name")) != name:
             raise RecordError(f"{where}: its name is {called[:40]!a}\n    fix: repair it, or delete it")
 

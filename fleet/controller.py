@@ -305,19 +305,16 @@ class Controller:
                 self._events.once(problem, logging.WARNING, "records")
             self.owner = self._records.of(self.owner)
 
-    def record_ids(self, view: View | None = None) -> Collection[str]:
+    def record_ids(self, view: View) -> Collection[str]:
         """Enter ids before a fleet ends, also of nodes that others made; return problems.
 
-        `view`: of some zones; None: as the last look has them.
+        `view`: of some zones.
         """
         if not self._records:
             return ()
-        entries = self._records.nodes
-        if view:
-            self._records.read()
-            self.owner = self._records.of(self.owner)
-            entries = {**self._records.seen(self._placed(view), view, self.owner, ())}
-        return self._records.enter(entries).values()
+        self._records.read()
+        self.owner = self._records.of(self.owner)
+        return self._records.enter(self._records.seen(self._placed(view), view, self.owner, ())).values()
 
     def own_places(self, view: View) -> set[tuple[str, str]]:
         """Return zones and names of the members' own nodes in a view of some zones."""

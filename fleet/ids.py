@@ -84,7 +84,8 @@ def recorded(record: Mapping[str, Any]) -> dict[int, RecordedNode] | None:
         return None
     label, result = foreign.text(record, "id"), dict[int, RecordedNode]()
     for key, value in foreign.group(record, NODES).items():
-        if not (key.isdecimal() and key.isascii() and len(key) < 7 and isinstance(value, dict)):
+        number = key.isdecimal() and key.isascii() and len(key) < 7 and key == str(int(key))
+        if not (number and isinstance(value, dict)):
             raise ForeignError(f"{NODES} = {key[:40]!a}: must be objects by a member's number")
         others = value.get("others", [])
         if not isinstance(others, list) or not all(isinstance(other, str) for other in others):

@@ -127,13 +127,19 @@ def _lasting(fleet: Environment, section: type[Any]) -> Any:
 
 
 def _with_present_phases(fleet: Environment) -> Environment:
-    """Return a fleet with the present phases of its ad hoc fleets: ended ones are taken down all the same."""
+    """Return a fleet with the present phases of its ad hoc fleets: ended ones are taken down all the same.
+
+    Those whose record is another one by now are left out, until the settings can be read again.
+    """
     try:
         present = fleet.saved.read()
     except FleetError:
         return fleet
     adhoc = {
-        name: present[name] if wanted(present.get(name, {})) == wanted(item) else item
+        name: present[name]
         for name, item in fleet.adhoc.items()
+        if name in present and wanted(present[name]) == wanted(item)
     }
-    return replace(fleet, adhoc=adhoc)
+    gone = fleet.adhoc.keys() - adhoc
+    members = tuple(member for member in fleet.members if member.slice not in gone)
+    return replace(fleet, adhoc=adhoc, members=members)

@@ -89,8 +89,9 @@ class OwnedFleets:
             return
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             written = [pool.submit(records.keep, item["name"], {**item, OWNER: self.owner}) for item in items]
-        for answer in written:
-            answer.result()
+        if errors := [error for answer in written if (error := answer.exception())]:
+            unexpected = [error for error in errors if not isinstance(error, FleetError)]
+            raise unexpected[0] if unexpected else type(errors[0])("\n".join(map(str, errors)))
 
     def end(self, name: str, why: str) -> None:
         """Begin to end a fleet, unless it isn't this owner's, or isn't wanted any more."""

@@ -128,10 +128,13 @@ class FleetRecords:
         entries = {
             **self.completed(members, view, owner, pending), **self.seen(members, view, owner, settled)
         }  # fmt: skip
-        if write:
-            return self.enter(entries).values()
-        self.nodes |= entries
-        return ()
+        if not write:
+            self.nodes |= entries
+            return ()
+        refused = self.enter(entries)
+        unwanted = {name: why for name, why in refused.items() if name in self._without_ids}
+        self.unwanted = unwanted | self.unwanted  # a node would be made, or deleted, that no record has
+        return refused.values()
 
     def seen(self, members: Sequence[Node], view: View, owner: Owner, settled: Collection[str]) -> Entries:
         """Return the entries that an observation changes.

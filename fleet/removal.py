@@ -69,12 +69,12 @@ def delete(request: FleetCommand, *, orphans: bool = False) -> int:
     confirm(f"Delete {len(target)} slice(s)?", request.yes)
     controller.lead()  # refused while a monitor runs, which would recreate them
     try:
-        _require_shown(fleet, controller, observation, forgotten, target)
+        view = _require_shown(fleet, controller, observation, forgotten, target)
         keys = {member.key for member, _ in living}
         keys |= {member.key for member in fleet.members if member.slice in forgotten}
         output = partial(print, file=request.output)
         ends = dict.fromkeys(sorted(forgotten), "deleted by a command")
-        gone, failed = delete_nodes(fleet, controller, keys, target, output, ends)
+        gone, failed = delete_nodes(fleet, controller, view, keys, target, output, ends)
     finally:
         controller.leave()
     _advise(request, living, gone, forgotten)
@@ -89,10 +89,10 @@ def _require_shown(
     observation: Observation,
     ending: Collection[str],
     shown: Sequence[ObservedNode],
-) -> None:
-    """Raise FleetError if a fleet that ends has a node by now that the question didn't show."""
+) -> View:
+    """Return the present view. Raises FleetError if a fleet that ends has a node that wasn't shown."""
     if not ending:
-        return
+        return observation.view
     view = fleet.google.observe(sorted(observation.view.zones))
     controller.record_ids(view)
     known = {(node.zone, node.name) for node in shown}
@@ -100,6 +100,7 @@ def _require_shown(
     if new := [node.name for node in present if node and node.labels.get("fleet") in ending]:
         fix = f"tpu fleet delete {fleet.settings.environment}, once more"
         raise FleetError(f"{', '.join(new)}: created since the question; nothing was deleted\n    fix: {fix}")
+    return view
 
 
 def _left_alone(observation: Observation, fleets: Collection[str]) -> list[str]:
@@ -116,6 +117,7 @@ def _left_alone(observation: Observation, fleets: Collection[str]) -> list[str]:
 def delete_nodes(
     fleet: Environment,
     controller: Controller,
+    view: View,
     keys: Collection[str],
     nodes: Sequence[ObservedNode],
     report: Callable[[str], None],
@@ -130,6 +132,7 @@ def delete_nodes(
     Args:
         fleet: the environment, with the records as they were read.
         controller: leads; nothing more is deleted once it has lost the lease.
+        view: the last observation.
         keys: of the members, which aren't to be recovered.
         nodes: of the members, and others; a node of such a name with another id is left alone.
         report: receives the number of nodes that are gone.
@@ -142,11 +145,12 @@ def delete_nodes(
     Raises:
         ConcurrentChangeError: a record has changed since it was read; nothing was deleted.
         LeaseHeldError: another controller has taken the lease.
-        FleetError: the bucket doesn't answer.
+        FleetError: the bucket doesn't answer, or a record doesn't take the ids of its nodes.
     """
     google = fleet.google
+    if (problems := controller.record_ids(view)) and ends:  # others' nodes would be late ones of it
+        raise FleetError("\n".join([*problems, "    nothing was deleted; fix: this command again"]))
     controller.forget(keys)
-    controller.record_ids()
     for name, why in ends.items():
         fleet.saved.keep(name, fleet.adhoc[name], Phase.ENDING, why)
     failed: dict[str, str] = {}

@@ -29,7 +29,7 @@ from fleet.adhoc import (
 from fleet.controller import Controller
 from fleet.environment import Environment, google_of, require_read, selected, with_records
 from fleet.errors import FleetError
-from fleet.model import GOING, TAKEN_AWAY, Action, Claim, Condition, Decision, ObservedNode
+from fleet.model import GOING, TAKEN_AWAY, Action, Claim, Condition, Decision, ObservedNode, View
 from fleet.observation import Observation
 from fleet.removal import delete_nodes, of_fleet
 from fleet.request import FleetCommand
@@ -313,7 +313,8 @@ class Supervisor:
         self.phase, nodes = Phase.ENDING, of_fleet(observation, name)
         try:
             keys = [member.key for member in self.fleet.members]
-            _, failed = delete_nodes(self.fleet, controller, keys, nodes, self._report, {name: why})
+            view, ends = observation.view, {name: why}
+            _, failed = delete_nodes(self.fleet, controller, view, keys, nodes, self._report, ends)
         finally:
             controller.leave()
         if failed:
@@ -374,7 +375,8 @@ def take_down_ended(
         return
     if late := _late(fleet, observation):
         names = ", ".join(observed.name for observed in late)
-        _delete(fleet, controller, (), late, {}, f"{names}: deleted (its fleet has ended)", longest_s)
+        report = f"{names}: deleted (its fleet has ended)"
+        _delete(fleet, controller, observation.view, (), late, {}, report, longest_s)
     fleet.saved.prune()
     for name, item in fleet.adhoc.items():
         decisions = [decision for decision in observation.decisions if decision.member.slice == name]
@@ -395,7 +397,8 @@ def take_down_ended(
             continue
         keys = {decision.member.key for decision in decisions}
         nodes = of_fleet(observation, name)
-        _delete(fleet, controller, keys, nodes, {name: why}, f"{name}: deleted ({why})", longest_s)
+        report = f"{name}: deleted ({why})"
+        _delete(fleet, controller, observation.view, keys, nodes, {name: why}, report, longest_s)
 
 
 def _late(fleet: Environment, observation: Observation) -> list[ObservedNode]:
@@ -415,13 +418,13 @@ def _late(fleet: Environment, observation: Observation) -> list[ObservedNode]:
 
 
 def _delete(
-    fleet: Environment, controller: Controller, keys: Collection[str], nodes: Sequence[ObservedNode],
-    ends: Mapping[str, str], report: str, longest_s: float,
+    fleet: Environment, controller: Controller, view: View, keys: Collection[str],
+    nodes: Sequence[ObservedNode], ends: Mapping[str, str], report: str, longest_s: float,
 ) -> None:  # fmt: skip
     """Delete nodes; a failure is reported, and the next look shows what is left."""
     controller.note(report)
     try:
-        delete_nodes(fleet, controller, keys, nodes, controller.note, ends, longest_s)
+        delete_nodes(fleet, controller, view, keys, nodes, controller.note, ends, longest_s)
     except LeaseHeldError:
         raise
     except FleetError as error:

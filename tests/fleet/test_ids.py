@@ -231,6 +231,29 @@ def test_a_fleet_has_not_ended_before_a_node_that_somebody_else_made_is_in_its_r
     assert (world.requests[before:], world.states[NODE]) == ([], "READY")
 
 
+def test_a_fleet_does_not_end_while_its_record_refuses_the_id_of_a_node_that_somebody_else_made(
+    world: Cloud, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Run(count=2).begin().steps(3)
+    make_anew(world, dict(world.labels[NODE]))
+    world.states[NODE], world.at_s = "READY", world.at_s + 7200
+    write, failures, before = world.write, list[str](), len(world.requests)
+
+    def written(name: str, text: str, generation: int) -> int:
+        if name == OBJECT and "5000" in text and len(failures) < 2:
+            failures.append(name)
+            raise RequestError(Failure(Kind.TRANSIENT, "503"))
+        return write(name, text, generation)
+
+    monkeypatch.setattr(world, "write", written)
+    assert fleet([*DELETE]) == 1
+    assert failures == [OBJECT] * 2
+    assert "nothing was deleted; fix: this command again" in capsys.readouterr().err
+    assert (known(world)["mine"]["phase"], world.requests[before:]) == ("wanted", [])
+    assert fleet([*DELETE]) == 0
+    assert (world.states[NODE], known(world)) == ("READY", {})
+
+
 def test_nodes_that_somebody_else_makes_one_after_another_during_a_deletion_all_stay(
     world: Cloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -311,6 +334,30 @@ def test_a_record_of_an_earlier_version_gets_the_ids_of_its_nodes_before_anythin
     }  # fmt: skip
     assert json.loads(world.objects[OBJECT][0])["version"] == 2
     assert ("delete", mine) not in world.requests
+
+
+def test_by_a_record_of_an_earlier_version_nothing_is_made_that_cannot_be_entered(
+    world: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    AdHoc(world, OWNER.stack).keep("mine", {**ITEM, "zones": [ZONE], "count": 1})  # type: ignore[arg-type]
+    text, generation = world.objects[OBJECT]
+    earlier = {key: value for key, value in json.loads(text).items() if key != "nodes"} | {"version": 1}
+    world.objects[OBJECT] = json.dumps(earlier), generation + 1
+    write, refused = world.write, list[str]()
+
+    def written(name: str, text: str, generation: int) -> int:
+        if name == OBJECT:
+            refused.append(text)
+            raise RequestError(Failure(Kind.TRANSIENT, "503"))
+        return write(name, text, generation)
+
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(world, "write", written)
+        monitored(monkeypatch)
+    assert refused
+    assert world.requests == []
+    assert fleet(["create", "dev", "--slice", "mine", "--yes"]) == 0
+    assert [verb for verb, _ in world.requests] == ["create"]
 
 
 def test_a_member_that_gets_the_place_of_one_that_is_gone_takes_it_in_the_record_too(world: Cloud) -> None:

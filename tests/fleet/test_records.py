@@ -46,6 +46,11 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
         "its nodes 0 and 1 have both the place us-east5-b/mine-0\n    fix: gcloud compute tpus tpu-vm",
     ),
     "no nodes": ({"nodes": {"first": ENTRY}}, "nodes = 'first': must be objects by a member's number"),
+    "a number twice": (
+        {"nodes": {"1": ENTRY, "01": {**ENTRY, "name": "other", "id": "8"}}},
+        "nodes = '01': must be objects by a member's number",
+    ),
+    "no id": ({"id": ""}, "its id is missing\n    fix: repair it, or delete it"),
     "no slice": ({"acceleratorType": "v6e-7"}, "the record of mine isn't followed"),
 }
 
@@ -144,6 +149,37 @@ def test_a_fleet_that_ends_is_requested_no_more_though_the_settings_break_at_tha
     assert world.requests[before:] == ([("delete", NODE)] if phase == "ending" else [])
     if phase == "ending":
         assert known(world) == {}, "its end was completed"
+
+
+def test_the_next_record_of_a_name_is_left_alone_while_the_settings_are_broken(
+    world: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A monitor knows the earlier one, whose deletion had begun."""
+    Run().begin().steps(3)
+    before, looks = len(world.requests), 0
+
+    def broken(*_: object, **__: object) -> None:
+        raise FleetError("no YAML")
+
+    def rest(*_: object) -> None:
+        nonlocal looks
+        looks += 1
+        if looks == 1:
+            monkeypatch.setattr("fleet.environment.from_file", broken)
+            world.silent = {world.zones[NODE]}  # it can't end yet
+            stored(world, phase="ending", why="deleted by a command")
+        if looks == 3:
+            world.silent = set()
+            stored(world, phase="wanted", id="b" * 12, run="python other.py")
+        if looks == 6:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("fleet.monitor.rest", rest)
+    assert fleet(["monitor", "dev"]) == 130
+    assert looks == 6
+    record = json.loads(world.objects[OBJECT][0])
+    assert (record["phase"], record["id"]) == ("wanted", "b" * 12)
+    assert world.requests[before:] == []
 
 
 @pytest.mark.parametrize(("days", "left"), [(0.9, True), (1.1, False)])
