@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fleet.adhoc import PHASE, WHY, Phase, twice_called, wanted
+from fleet.adhoc import PHASE, WHY, Item, Phase, twice_called, wanted
 from fleet.controller import Controller, busy_s
 from fleet.dashboard import Dashboard, serve
 from fleet.environment import Environment, opened, over_budget
@@ -135,7 +135,7 @@ def _with_present_phases(fleet: Environment) -> Environment:
         present = fleet.saved.read()
     except FleetError:
         return fleet
-    adhoc = {
+    adhoc: dict[str, Item] = {
         name: present[name]
         for name, item in fleet.adhoc.items()
         if name in present and wanted(present[name]) == wanted(item)
