@@ -16,7 +16,7 @@ from slurm.nodes import SlurmNode
 
 HELD, FAILED = "slice: ", "slice failed: "
 """Beginnings of the reasons that this program gives: nodes with the first are resumed by themselves."""
-_TIMED_OUT = "ResumeTimeout reached"  # Slurm's own reason
+_TIMED_OUT, _REBOOTED = "ResumeTimeout reached", "Node unexpectedly rebooted"  # Slurm's own reasons
 
 
 class State(StrEnum):
@@ -198,6 +198,8 @@ def _wanted(slice_: Slice, hosts: _Hosts, record: Item, world: World) -> Iterato
         yield Update(hosts.callable, State.UP)
     elif hosts.out:  # slices go as a whole
         yield from _leave(hosts, "its slice goes")
+    elif back := hosts.of(lambda node: node.base == "DOWN" and node.reason == _REBOOTED):
+        yield Update(back, State.RESUME)  # Slurm gives the reason when it is back; its job was queued again
 
 
 def _leave(hosts: _Hosts, why: str) -> Iterator[Action]:

@@ -46,15 +46,22 @@ BUG = (
     "sbatch --wait -p reboots --job-name=bug examples/slurm/tiny.sbatch --set model.layers=none;"
     " scontrol show job $(squeue --noheader --states=all --name=bug --format=%i)"
 )
+# Has the first slice after the undisturbed job, so that the other's next start needs a new one.
+HELD = (
+    "sbatch --output=/dev/null --job-name=held"
+    ' --dependency=afterany:$(squeue --noheader --name=undisturbed --format=%i) --wrap "sleep 900"'
+)
 SCENARIO = Scenario(
     clock=60,
     settings={
         **SLURM,
         "tpu:zones": [ZONE, OTHER],
+        # A job that lost its host begins again after 31 s, on the slice that it had.
+        "slurm:suspendTimeS": 40,
         "slurm:nodesets": [
-            nodeset("tpu", "v6e-16", ZONE, 8, fallbackZones=[OTHER]),
+            nodeset("tpu", "v6e-16", ZONE, 12, fallbackZones=[OTHER]),
             nodeset("reboots", "v6e-1", OTHER, 1),
-            nodeset("notice", "v6e-1", OTHER, 1),
+            nodeset("notice", "v6e-1", OTHER, 2),
         ],
     },
     steps=(
@@ -63,21 +70,17 @@ SCENARIO = Scenario(
         # Slices come for jobs: two together for one that tries something on all hosts, then one for each of two.
         step.start("together", f"{SSH} {LOGIN} srun -N 2 --label hostname"),
         step.command(f"tar --create examples/slurm | {SSH} {LOGIN} tar --extract"),
-        on_login(
-            "for run in reboots notice; do RUN=$run sbatch -p $run --job-name=$run examples/slurm/tiny.sbatch"
-            " --set train.steps=400 --set checkpoint.every_steps=20; done",
-            prints="(?s)batch job.*batch job",
-        ),
-        # A bug waits for the host of the first of them, and fails at once.
-        step.start("bug", f"{SSH} {LOGIN} '{BUG}'"),
-        # A host that reboots under a job, and one that is told to save. Two more jobs wait for the slices.
-        step.kill("fleet=reboots-0", "reboot", run="reboots", between=(20, 60), jitter_s=0).by("ml-engineer"),
+        step.stop("together", prints="(?s)7: tpu-.*", wait=True, timeout_s=400),
         submit("undisturbed"),
         submit("preempted"),
-        # Has the first one's slice after it, so that the other one's job needs a new one.
-        on_login('sbatch --output=/dev/null --wrap "sleep 60"', prints="batch job"),
-        step.kill("fleet=notice-0", "notice", run="notice", between=(20, 60), jitter_s=0).by("ml-engineer"),
-        step.stop("together", prints="(?s)7: tpu-.*", wait=True, timeout_s=400),
+        on_login(HELD, prints="batch job"),
+        # A bug fails at once, and the next job has its host.
+        step.start("bug", f"{SSH} {LOGIN} '{BUG}'"),
+        on_login(
+            "for run in reboots notice; do RUN=$run sbatch -p $run --job-name=$run examples/slurm/tiny.sbatch"
+            " --set train.steps=200 --set checkpoint.every_steps=20; done",
+            prints="(?s)batch job.*batch job",
+        ),
         # A slice is taken from under a job, whose next start is in another zone: there are no chips in its own.
         step.reach("preempted", 12),
         step.fault(
@@ -87,18 +90,21 @@ SCENARIO = Scenario(
             times=None,
         ),
         step.kill("fleet=tpu-1", "power-loss", run="preempted", between=(12, 24)),
+        step.kill("fleet=reboots-0", "reboot", run="reboots", between=(20, 60), jitter_s=0).by("ml-engineer"),
         # The controller loses its power meanwhile: its queue is on a disk of its own.
         step.pull(CONTROLLER),
         on_login("until scontrol ping | grep UP; do sleep 1; done"),
+        step.stop("bug", prints="(?s)JobState=FAILED.*Restarts=0 .*ExitCode=2:0", wait=True),
+        step.kill("fleet=notice-0", "notice", run="notice", between=(20, 60), jitter_s=0).by("ml-engineer"),
         step.done("undisturbed"),
         step.done("reboots"),
         step.resumed("reboots", 20),
         again("reboots"),
-        step.stop("bug", prints="(?s)JobState=FAILED.*Restarts=0 .*ExitCode=2:0", wait=True),
         step.done("notice"),
         step.resumed("notice", 20),
         again("notice"),
         step.done("preempted"),
+        on_login("scancel --name=held"),
         step.command("tpu fleet list dev", prints=OTHER),
         step.same("undisturbed", "preempted"),
         step.unchanged("slurm"),

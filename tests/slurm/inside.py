@@ -21,6 +21,7 @@ from slurm.machine import call
 from slurm.recovered import Recovered
 from tests.limits import HANG_S
 from tests.slurm import lab, real
+from workload.host.slurmd.rejoin import is_lost
 
 SLICES = {"slurm:nodesets": [{**lab.NODESET, "acceleratorType": "v6e-8", "nodeCountDynamicMax": 4}]}
 
@@ -35,7 +36,8 @@ def main(folder: Path) -> dict[str, Any]:
         refused = {
             what: slurm.refused(*options, script=script) for what, (options, script) in _BAD_JOBS.items()
         }
-        return {"refused": refused, **_recovered(slurm), **_older_state(slurm), **_unknown_user(slurm)}
+        seen = {**_recovered(slurm), **_older_state(slurm), **_unknown_user(slurm)}
+        return {"refused": refused, **seen, **_lost(slurm)}
     finally:
         slurm.close()
 
@@ -130,6 +132,38 @@ def _unknown_user(slurm: real.Slurmctld) -> dict[str, Any]:
     finally:
         host.kill()
         host.wait(HANG_S)
+
+
+def _lost(slurm: real.Slurmctld) -> dict[str, Any]:
+    """Lose the registration of a host that has come; start its slurmd again."""
+    saved, kept = Path(names.STATE_SAVE, "node_state"), Path("/mnt/node_state")
+    call(["scontrol", "update", "NodeName=tpu-1-w0", "State=POWER_UP"])
+    real.until("tpu-1-w0", ["sinfo", "--noheader", "--states=powering_up", "--Node", "--format=%N"])
+    slurm.stop()
+    shutil.copy(saved, kept)
+    slurm.start()
+    host = _host("tpu-1-w0")
+    try:
+        _known("tpu-1-w0")
+        slurm.stop()
+        shutil.copy(kept, saved)
+        slurm.start()
+        lost = is_lost("tpu-1-w0")
+        host.kill()
+        host.wait(HANG_S)
+        host = _host("tpu-1-w0")
+        _known("tpu-1-w0")
+        return {"lost": lost}
+    finally:
+        host.kill()
+        host.wait(HANG_S)
+
+
+def _known(name: str) -> None:
+    end_s = time.monotonic() + HANG_S
+    while is_lost(name):
+        assert time.monotonic() < end_s, call(["scontrol", "show", "node", name])
+        time.sleep(0.1)
 
 
 def _decided(slurm: real.Slurmctld, known: Cluster) -> list[Any]:

@@ -118,6 +118,18 @@ def test_hosts_that_failed_or_were_drained_by_a_person_stay_so() -> None:
     ] * 2
 
 
+def test_a_host_that_rebooted_gets_jobs_again_unless_its_slice_is_lost_or_goes() -> None:
+    rebooted, seen = "DOWN | Node unexpectedly rebooted", {"tpu-0": SliceStatus(exists=True, ready=True)}
+    assert actions(rebooted, "IDLE", Phase.WANTED, seen=seen) == [Update(("tpu-0-w0",), State.RESUME)]
+    assert actions("DOWN | Not responding", "IDLE", Phase.WANTED, seen=seen) == []
+    lost = {"tpu-0": SliceStatus(exists=True, lost="Google says PREEMPTED")}
+    (action,) = actions(rebooted, "IDLE", Phase.WANTED, seen=lost)
+    assert isinstance(action, Update)
+    assert action.state == State.FORCE
+    leaving = actions(rebooted, "IDLE POWERING_DOWN", Phase.WANTED, seen=seen)
+    assert [action.state for action in leaving if isinstance(action, Update)] == [State.ASAP]
+
+
 def test_a_slow_creation_isnt_the_fault_of_the_nodes() -> None:
     late = "DOWN POWERED_DOWN | ResumeTimeout reached"
     assert actions(late, late, Phase.WANTED, seen={"tpu-0": SliceStatus()}) == [

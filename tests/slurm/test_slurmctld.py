@@ -49,6 +49,12 @@ def test_a_job_on_hosts_that_an_older_state_takes_for_powered_down_is_freed(seen
     assert seen["job after"] == "PENDING"
 
 
+def test_a_host_whose_coming_slurmctld_lost_is_known_once_its_slurmd_starts_again(
+    seen: dict[str, Any],
+) -> None:
+    assert seen["lost"] is True
+
+
 def test_slurmd_runs_jobs_on_a_host_with_cgroup_v2(seen: dict[str, Any]) -> None:
     assert (seen["cgroup mount"], seen["cgroup plugins"]) == ("cgroup2fs", ["cgroup_v1.so"])
 

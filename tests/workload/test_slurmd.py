@@ -82,6 +82,45 @@ def test_a_host_that_cant_join_says_why(
         service._serve("10.0.0.2", "tpu-0-w0", threading.Event())
 
 
+def _program(folder: Path, name: str, script: str) -> None:
+    (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+    (folder / name).chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    ("state", "busy", "starts"),
+    [
+        ("IDLE+CLOUD+NOT_RESPONDING+POWERING_UP", False, 2),
+        ("IDLE+CLOUD+POWERING_UP", False, 2),
+        ("IDLE+CLOUD+POWERING_UP", True, 1),
+        ("IDLE+CLOUD", False, 1),
+        ("", False, 1),
+    ],
+)
+def test_a_host_that_slurmctld_has_lost_registers_again_unless_a_job_runs_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str, busy: bool, starts: int
+) -> None:
+    """Until slurmctld knows it: the second answer is that it does. An empty state: slurmctld is silent."""
+    looks, stopping = tmp_path / "looks", threading.Event()
+    lost = f"NodeName=tpu-0-w0 State={state} ThreadsPerCore=1"
+    known = "NodeName=tpu-0-w0 State=IDLE+CLOUD ThreadsPerCore=1"
+    answer = f'[ $(wc -l <{looks}) -gt 1 ] && echo "{known}" || echo "{lost}"' if state else "exit 1"
+    _program(tmp_path, "scontrol", f"echo $* >>{looks}; {answer}")
+    _program(tmp_path, "slurmd", f"echo start >>{tmp_path}/starts; exec sleep 600")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    steps = iter(range(3))
+
+    def of_steps() -> list[int]:
+        if next(steps, None) is None:
+            stopping.set()
+        return [1] if busy else []
+
+    monkeypatch.setattr(service, "of_steps", of_steps)
+    service._serve("10.0.0.2", "tpu-0-w0", stopping, 0.05)
+    assert (tmp_path / "starts").read_text() == "start\n" * starts
+    assert looks.exists() != busy
+
+
 class Objects(Bucket):
     """A bucket of bytes by name."""
 

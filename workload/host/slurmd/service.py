@@ -1,4 +1,4 @@
-"""slurmd as a child: started once all that it needs is there, stopped after its jobs were."""
+"""slurmd as a child: started once all that it needs is there, again where it is lost, stopped after its jobs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from workload.host.errors import HostError
 from workload.host.metadata import HostDescription
 from workload.host.slurmd import install, mounts
 from workload.host.slurmd.arguments import Arguments, parse
-from workload.host.slurmd.jobs import end_jobs
+from workload.host.slurmd.jobs import end_jobs, of_steps
+from workload.host.slurmd.rejoin import is_lost
 
 _LOG = logging.getLogger(__name__)
 COMMAND = "slurmd"
@@ -26,6 +27,7 @@ PORT = 6817
 _PATIENCE_S = 300.0
 _PAUSE_S = 2.0
 _STOP_S = 2.0
+_LOOK_S = 30.0  # longer than a registration takes
 # In memory: gone after a reboot.
 _STARTED = Path("/run/tpu/slurm-startup-done")
 # What slurmd prints, and what it means once the controller's port is open.
@@ -104,31 +106,42 @@ def _startup(bucket: str, name: str) -> None:
         )
 
 
-def _serve(controller: str, name: str, stopping: threading.Event) -> None:
-    """Run slurmd until it ends, a HostError, or this host is to stop."""
+def _serve(controller: str, name: str, stopping: threading.Event, look_s: float = _LOOK_S) -> None:
+    """Run slurmd until it ends, a HostError, or this host stops; again once slurmctld has lost the host."""
     command = ["slurmd", "-D", "--conf-server", f"{controller}:{PORT}", "-N", name]
-    errors: list[str] = []
     environment = {**os.environ, "LC_ALL": "C.UTF-8"}
-    with subprocess.Popen(
-        command, stderr=subprocess.PIPE, text=True, errors="replace", env=environment
-    ) as child:
-        threading.Thread(target=_stop, args=(child, name, stopping), daemon=True).start()
-        assert child.stderr is not None
-        for line in child.stderr:
-            sys.stderr.write(line)
-            sys.stderr.flush()
-            if "error" in line or "fatal" in line:
-                errors.append(line.strip())
-    if stopping.is_set():
-        return
-    printed = "\n".join(errors)
-    known = (reason for sign, reason in _REASONS.items() if sign in printed)
-    reason = next(known, errors[-1] if errors else "without a word")
-    raise HostError(f"slurmd of {name} ended with exit status {child.returncode}: {reason}")
+    while not stopping.is_set():
+        errors: list[str] = []
+        again = threading.Event()
+        with subprocess.Popen(
+            command, stderr=subprocess.PIPE, text=True, errors="replace", env=environment
+        ) as child:
+            threading.Thread(target=_attend, args=(child, name, stopping, again, look_s), daemon=True).start()
+            assert child.stderr is not None
+            for line in child.stderr:
+                sys.stderr.write(line)
+                sys.stderr.flush()
+                if "error" in line or "fatal" in line:
+                    errors.append(line.strip())
+        if not stopping.is_set() and not again.is_set():
+            printed = "\n".join(errors)
+            known = (reason for sign, reason in _REASONS.items() if sign in printed)
+            reason = next(known, errors[-1] if errors else "without a word")
+            raise HostError(f"slurmd of {name} ended with exit status {child.returncode}: {reason}")
 
 
-def _stop(child: subprocess.Popen[str], name: str, stopping: threading.Event) -> None:
-    stopping.wait()
+def _attend(
+    child: subprocess.Popen[str], name: str, stopping: threading.Event, again: threading.Event, look_s: float
+) -> None:
+    """End slurmd after its jobs when this host stops; set `again` and end it once slurmctld has lost the host."""
+    while not stopping.wait(look_s):
+        if child.poll() is not None:
+            return
+        if not of_steps() and is_lost(name):
+            _LOG.warning("slurmctld waits for %s, which is here: slurmd starts again", name)
+            again.set()
+            child.terminate()
+            return
     end_jobs(name)
     child.terminate()
     try:
