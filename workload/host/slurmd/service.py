@@ -1,4 +1,4 @@
-"""slurmd as a child: started once all that it needs is there, again where it is lost, stopped after its jobs."""
+"""slurmd as a child: started once all it needs is there, again where it is lost, stopped after its jobs."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def _serve(controller: str, name: str, stopping: threading.Event, look_s: float 
 def _attend(
     child: subprocess.Popen[str], name: str, stopping: threading.Event, again: threading.Event, look_s: float
 ) -> None:
-    """End slurmd after its jobs when this host stops; set `again` and end it once slurmctld has lost the host."""
+    """End slurmd after its jobs when this host stops, or, and set `again`, once slurmctld has lost the host."""
     while not stopping.wait(look_s):
         if child.poll() is not None:
             return
