@@ -133,7 +133,7 @@ def _serve(controller: str, name: str, stopping: threading.Event, look_s: float 
 def _attend(
     child: subprocess.Popen[str], name: str, stopping: threading.Event, again: threading.Event, look_s: float
 ) -> None:
-    """End slurmd after its jobs when this host stops, or, and set `again`, once slurmctld has lost the host."""
+    """End slurmd after its jobs when this host stops; or set `again` and end it: slurmctld lost the host."""
     while not stopping.wait(look_s):
         if child.poll() is not None:
             return
