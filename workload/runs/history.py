@@ -177,7 +177,7 @@ def _age_s(store: Reader, now_s: float) -> float | None:
 
 def _mark(event: Mapping[str, Any]) -> Mark:
     lost = _count(event, "lost_steps")
-    why = _text(event, "reason").partition("\n")[0] or (f"{lost} steps are done again" if lost else "")
+    why = _text(event, "reason").partition("\n")[0] or (f"steps to do again: {lost}" if lost else "")
     return Mark(_count(event, "step"), _unix_s(_text(event, "time")), _text(event, "kind") or "unknown", why)
 
 
