@@ -180,9 +180,8 @@ class _Page:
             commands.insert(0, f"tpu logs {environment} {node} --follow")
         if read.profiled:
             commands.append(f"xprof --logdir {read.url}/profile")
-        paid = f" ({price.paid})" if price.paid else ""
-        predicted = _dollars(price, price.predicted(brief))
-        return Shown(read, _dollars(price, price.so_far(brief)) + paid, predicted, links, commands)
+        spent, predicted = (_dollars(price, amount(brief)) for amount in (price.so_far, price.predicted))
+        return Shown(read, spent, predicted, price.paid, links, commands)
 
 
 def _cells(brief: Brief, price: Price) -> tuple[str, ...]:

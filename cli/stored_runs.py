@@ -109,8 +109,8 @@ class Runs:
         now_s = time.time()
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             read = pool.map(lambda run: history.brief(self.reader(run), run, now_s), self.names())
-            found = [brief for brief in read if brief]
-        return sorted(found, key=lambda brief: brief.updated, reverse=True)
+            present = [brief for brief in read if brief]
+        return sorted(present, key=lambda brief: brief.updated, reverse=True)
 
     def unknown(self, run: str) -> CommandError:
         """Return the error for a name that no run has."""

@@ -193,7 +193,7 @@ def test_a_page_has_curves_marks_time_price_settings_and_links(
     assert drawn == ["loss by step", "learning rate by step", "gradient norm by step", "tokens/s by step"]
     text = text_of(page)
     for part in (
-        "state done", "step 40 of 40", "validation loss 9.5", "tokens/s 16,000", "(spot, us-east5-b)",
+        "state done", "step 40 of 40", "validation loss 9.5", "tokens/s 16,000", "price: spot, us-east5-b",
         "19 preempted steps to do again: 1", "19 restart",
         "30 restart the start before ended without notice",
         "d_model 64", "tpu logs dev train --follow", f"xprof --logdir gs://{BUCKET}/runs/tiny/profile",
@@ -278,7 +278,7 @@ def test_a_followed_page_outlives_a_refusal_and_has_each_row_once(
 
 
 @pytest.mark.parametrize(
-    ("there", "words", "said"),
+    ("known", "words", "message"),
     [
         (["tiny"], ["show", "dev", "tinny"], "no run tinny in gs://my-project-checkpoints/runs/\n"
          "    fix: tpu runs show dev tiny\n"),
@@ -289,14 +289,14 @@ def test_a_followed_page_outlives_a_refusal_and_has_each_row_once(
     ],
 )  # fmt: skip
 def test_an_unknown_run_is_named_with_the_next_command(
-    bucket: Bucket, there: list[str], words: list[str], said: str, tmp_path: Path,
+    bucket: Bucket, known: list[str], words: list[str], message: str, tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    for run in there:
+    for run in known:
         bucket.write(f"runs/{run}/config.json", json.dumps(record(8, 40)).encode())
     assert main(["runs", *words, "--out", str(tmp_path / "page.html")]) == 1
     shown = capsys.readouterr()
-    assert said in shown.err
+    assert message in shown.err
     assert shown.out == ""
     assert not (tmp_path / "page.html").exists()
 

@@ -27,7 +27,7 @@ _SILENT_S = 3 * lease.EXPIRES_S  # without a renewal of the lease; the host's cl
 
 @dataclass(frozen=True)
 class Brief:
-    """What a list shows of a run; None and empty: unknown.
+    """A run in a line of a list; None and empty: unknown.
 
     Attributes:
         run: its name.
@@ -99,7 +99,7 @@ class History:
 
 
 def brief(store: Reader, run: str, now_s: float) -> Brief | None:
-    """Read what a list shows of a run; None if the folder holds none."""
+    """Read a run for a list; None if the folder holds none."""
     record, status = _read(store, "config.json"), _read(store, "status.json")
     if not record and not status:
         return None

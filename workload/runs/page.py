@@ -25,6 +25,7 @@ class Shown:
         history: the run.
         price: so far, as text.
         predicted: until its end, as text.
+        paid: how and where the slices are paid for.
         links: text and URL of each.
         commands: what shows more of it.
     """
@@ -32,6 +33,7 @@ class Shown:
     history: History
     price: str = "unknown"
     predicted: str = "unknown"
+    paid: str = ""
     links: Mapping[str, str] = field(default_factory=dict)
     commands: Sequence[str] = ()
 
@@ -46,9 +48,9 @@ class Shown:
             "validation loss": number(held_out),
             "tokens/s": number(brief.tokens_per_s),
             "goodput": share(brief.goodput),
-            "so far": self.price,
-            "until the end, predicted": self.predicted,
-            "left": "0 s" if brief.ended else span(brief.left_s),
+            "price so far": self.price,
+            "price, predicted": self.predicted,
+            "time left": "0 s" if brief.ended else span(brief.left_s),
         }
 
 

@@ -45,7 +45,8 @@ def _picture(title: str, curves: Sequence[str], runs: Sequence[History], by: str
             ]
             if points:
                 held_out = curve in _NAMES
-                label = " ".join([run.brief.run] * (len(runs) > 1) + [_NAMES.get(curve, title)])
+                label = _NAMES.get(curve, title if len(runs) == 1 else "")
+                label = f"{run.brief.run} {label}".strip() if len(runs) > 1 else label
                 axes.plot(
                     *zip(*thinned(points), strict=True), label=label, color=colour,
                     linewidth=1.2, alpha=0.75 if held_out else 1.0, zorder=3 if held_out else 2,
