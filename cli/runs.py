@@ -41,11 +41,12 @@ Examples:
 class _Runs(Group):
     """`tpu runs ENV` is `tpu runs list ENV`."""
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Insert `list` before an environment."""
-        if args and not args[0].startswith("-") and args[0] not in (*self.commands, "help"):
-            args = ["list", *args]
-        return super().parse_args(ctx, args)
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that the first word names; `list` for an environment."""
+        known = args[0] in (*self.commands, "help") or args[0].startswith("-")
+        return super().resolve_command(ctx, args if known else ["list", *args])
 
 
 @click.group(cls=_Runs, epilog=_EPILOG)
