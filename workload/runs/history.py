@@ -21,7 +21,8 @@ from workload.runs.store import READ_AT_ONCE, Reader
 
 _log = logging.getLogger(__name__)
 
-_END = re.compile(r"events/[^/]*Z-(?:preempted|interrupted|failed)\.json")
+_END = re.compile(r"events/[^/]*Z-(?:preempted|interrupted|failed|done)\.json")
+_DONE = "done"
 _SILENT_S = 3 * lease.EXPIRES_S  # without a renewal of the lease; the host's clock may be wrong
 
 
@@ -188,11 +189,11 @@ def _marks(rows: list[Row], ends: Iterable[Mark]) -> Iterator[Mark]:
     for number, begin in enumerate(begins):
         noticed = [mark for mark in waiting if mark.time_s <= begin.time_s]
         waiting = waiting[len(noticed) :]
-        yield from noticed
+        yield from (mark for mark in noticed if mark.kind != _DONE)
         if number:
             why = "" if noticed else "the start before ended without notice"
             yield Mark(begin.step, begin.time_s, "restart", why)
-    yield from waiting
+    yield from (mark for mark in waiting if mark.kind != _DONE)
 
 
 def _read(store: Reader, name: str) -> dict[str, Any]:

@@ -74,6 +74,7 @@ def _fleet(settings: Settings) -> Dashboard:
 def _run(settings: Settings) -> Dashboard:
     log = f'logName="projects/{settings.project}/logs/{LOG}"'
     events = f'resource.type="{HOST}" AND {log} AND jsonPayload.event:*'
+    curves = f"curves: tpu runs show {settings.environment} RUN"
     return Dashboard(
         _titled(settings, "run"),
         (
@@ -91,7 +92,7 @@ def _run(settings: Settings) -> Dashboard:
                 _measured(settings, "Since the last checkpoint", "checkpoint-age"),
                 _counted(settings, "Checkpoints begun", METRIC["checkpoints"]),
             )),
-            WidgetRow(16, (Logs("Events of runs", events),)),
+            WidgetRow(16, (Logs(f"Events of runs; {curves}", events),)),
         ),
     )  # fmt: skip
 
