@@ -50,7 +50,7 @@ class Shown:
             "goodput": share(brief.goodput),
             "price so far": self.price,
             "price, predicted": self.predicted,
-            "time left": "0 s" if brief.ended else span(brief.left_s),
+            "time left": "–" if brief.ended else span(brief.left_s),
         }
 
 
