@@ -47,7 +47,7 @@ class Slurm(Protocol):
     """Slurm's nodes and jobs."""
 
     def read(self) -> Cluster:
-        """Return nodes and jobs, none where the queue can't be read. Raises SlurmError without the nodes."""
+        """Return nodes, and jobs where the queue can be read. Raises SlurmError without the nodes."""
         ...
 
     def update(self, update: Update) -> None:
@@ -69,8 +69,8 @@ class Scontrol:
         known = nodes(text)
         try:
             jobs, problem = queued(), ""
-        except SlurmError as error:  # a line of any user's job: slices come and go by the nodes
-            jobs, problem = [], str(error)
+        except SlurmError as error:  # slices come and go by the nodes
+            jobs, problem = None, str(error)
         if problem and problem != self._unseen:
             _LOG.warning("the queue wasn't seen: %s", problem)
         self._unseen = problem
