@@ -135,16 +135,17 @@ class Keeper:
 
         `known`: a reading of Slurm; None: it doesn't answer, and the fleet alone is looked at.
         """
-        acted = False
+        acted = read = False
         try:
             acted = known is not None and self._settle(known)
+            read = known is not None
             self._once("records", "")
         except InfraError as error:
             self._once("records", str(error))
         try:
             # After the records: those that are new begin at once.
             self._last = self._fleets.look(
-                self._event, manual=self._wanted, recovers=_first_time, observes=True
+                self._event, manual=self._wanted, recovers=_first_time, observes=True, lists=not read
             )
             self._wanted = False
             self._hold()
