@@ -73,20 +73,27 @@ def _from_hub(name: str) -> Path:
 
 
 def _from_bucket(url: str) -> Path:
-    """Download a folder of weights into the cache; objects that are there in the same size stay."""
-    store = open_store(url)
+    """Download a folder of weights into the cache, once for each set of its objects' generations."""
+    from workload.runs.bucket_store import open_bucket  # its client is large
+
+    store = open_bucket(url)
+    objects = {
+        name: version
+        for name, version in store.versions("").items()
+        if name.endswith(_FILES) and "/" not in name
+    }
+    key = hashlib.sha256(repr((store.url, sorted(objects.items()))).encode()).hexdigest()[:16]
     home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    folder = Path(home) / "tpu-pulumi" / "weights" / hashlib.sha256(url.encode()).hexdigest()[:16]
+    folder = Path(home) / "tpu-pulumi" / "weights" / key
     folder.mkdir(parents=True, exist_ok=True)
-    for name, size in store.sizes("").items():
-        path = folder / name
-        if "/" in name or not name.endswith(_FILES) or (path.exists() and path.stat().st_size == size):
+    for name, (generation, size) in objects.items():
+        if (path := folder / name).exists():
             continue
         part = path.with_name(f"{name}.{os.getpid()}.part")
         try:
             with part.open("wb") as file:
                 for start in range(0, size, _PART_BYTES):
-                    file.write(store.read(name, start, min(size, start + _PART_BYTES)))
+                    file.write(store.read(name, start, min(size, start + _PART_BYTES), generation))
         except OSError as error:
             raise StoreError(f"{part}: can't be written: {error.strerror}\n    fix: make room") from None
         part.replace(path)

@@ -282,6 +282,7 @@ AXES = {"data": 2, "fsdp": 4}
         ((), (8,), (), ""),
         (("fsdp", None), (8, 12), ("fsdp", None), ""),
         (("fsdp",), (8,), ("fsdp",), ""),
+        ((None, None), (8, 12), (), ""),
         ((("data", "fsdp"), None), (8, 12), (("data", "fsdp"), None), ""),
         (("fsdp", None), (257, 12), (None, "fsdp"), "4 devices don't divide 257; split along axis 1 instead"),
         (("fsdp", None), (257, 3), (), "4 devices don't divide 257; whole on every device"),

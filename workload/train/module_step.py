@@ -142,10 +142,12 @@ def partition(
     """Return the partition of a parameter, and a note if it isn't the annotated one.
 
     Args:
-        annotated: by the module; empty if it isn't annotated.
+        annotated: by the module; empty if it isn't annotated, None for each axis if it is to be whole.
         shape: of the parameter.
         axes: sizes of the mesh's axes by name.
     """
+    if annotated and not any(annotated):
+        return PartitionSpec(), ""
     note = ""
     used: set[str] = set()
     entries: list[Any] = []
