@@ -262,6 +262,7 @@ def test_settings_of_the_decoder_and_names_that_arent_are_refused_together(writt
         config_of(f"{written}:Good", {"width": 8}, 'compute.remat=["full"]', "train.init_from=/weights")
     assert str(refused.value).startswith("2 problems in")
     assert "compute.remat = ('full',): is of the decoder" in str(refused.value)
+    assert "train.init_from = '/weights': must name a run and one of its steps" in str(refused.value)
     for unread in ("max_logit=30.0", "reduce_dtype=bfloat16"):
         with pytest.raises(ConfigError, match=f"compute.{unread[:9]}.*: is of the decoder"):
             config_of(f"{written}:Good", {"width": 8}, f"compute.{unread}")

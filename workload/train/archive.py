@@ -108,6 +108,30 @@ class Past:
         )
         return shapes
 
+    def whole_shapes(self, step: int) -> dict[str, Any]:
+        """Return the shapes of a checkpoint's parameters.
+
+        Raises:
+            RunError: it can't be read, or has adapters alone.
+        """
+        if self.lora.rank:
+            fix = (
+                f"`{command('checkpoints', 'export')} {self.store.url} --merged --out …`, and use that folder"
+                if isinstance(self.model, Architecture)
+                else "begin with the run that it began with"
+            )
+            raise RunError(f"{self.store.url}: its checkpoints hold adapters alone\n    fix: {fix}")
+        return self._shapes(step)
+
+    def identity(self, step: int) -> dict[str, Any]:
+        """Return the run's settings and the save's file names, which orbax draws anew for each save."""
+        files = "\n".join(self.store.list(f"{FOLDER}/{step}/"))
+        return {
+            "run_sha256": self.sha256,
+            "step": step,
+            "files_sha256": hashlib.sha256(files.encode()).hexdigest(),
+        }
+
     def restore(self, step: int, whole_state: bool) -> Any:
         """Restore a checkpoint on this host: the whole state, or its parameters alone.
 
@@ -137,15 +161,11 @@ class Past:
         Raises:
             RunError: it can't be read, or has adapters alone.
         """
-        if self.lora.rank:
-            fix = (
-                f"`{command('checkpoints', 'export')} {self.store.url} --merged --out …`, and use that folder"
-            )
-            raise RunError(f"{self.store.url}: its checkpoints hold adapters alone\n    fix: {fix}")
+        dtypes = dict(jax.tree_util.tree_leaves_with_path(self.whole_shapes(step)))
         known = read_checksums(self.store, step)
 
         def load(path: tuple[Any, ...], leaf: jax.ShapeDtypeStruct) -> jax.Array:
-            saved: Any = jax.ShapeDtypeStruct(leaf.shape, jnp.float32, sharding=leaf.sharding)
+            saved: Any = jax.ShapeDtypeStruct(leaf.shape, dtypes[path].dtype, sharding=leaf.sharding)
             for part in reversed(path):
                 saved = {part.key: saved}
             state = self._restore(step, {"params": saved}, partial=True, strict=False)
@@ -163,16 +183,30 @@ class Past:
         Raises:
             WeightsError: the weights are no longer there, or others.
         """
+        if isinstance(self.model, ModuleConfig):
+            return self._merged_module(params)
         folder, device = Path(self.base), jax.sharding.SingleDeviceSharding(jax.devices()[0])
         if self.base_sha256 != huggingface.digest(folder):
-            fix = "put the weights that it was trained beside back there"
-            raise WeightsError(f"{folder}: has other weights than the run was trained beside\n    fix: {fix}")
+            raise self._of_other_weights()
         placed = jax.tree.map(
             lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=device),
             decoder.shapes(self.architecture),
         )
         given = huggingface.load(folder, self.architecture, placed)
         return {**given, "layers": adapters.merged(given["layers"], params["layers"], self.lora)}
+
+    def _merged_module(self, params: Params) -> Params:
+        from workload.modules import lora
+        from workload.train.base import Base
+
+        base = Base.named(self.base)
+        if self.base_sha256 != base.sha256:
+            raise self._of_other_weights()
+        return lora.merged(base.whole(), params, self.lora)
+
+    def _of_other_weights(self) -> WeightsError:
+        fix = "put the weights that it was trained beside back there"
+        return WeightsError(f"{self.base}: has other weights than the run was trained beside\n    fix: {fix}")
 
     def _compare(self, step: int, state: Any, known: tuple[str | None, str]) -> None:
         """Compare restored arrays with `read_checksums`, if the step has any. Raises RunError."""
@@ -306,7 +340,10 @@ def export(
         progress("an earlier version began this run without an end token: generation won't stop")
     try:
         if isinstance(past.model, ModuleConfig):
-            files = _save_arrays(out, params, past.model, dtype)
+            about = asdict(past.model)
+            if past.lora.rank and not merged:
+                about |= {"lora": asdict(past.lora), "base": past.base}
+            files = _save_arrays(out, params, about, dtype)
         elif past.lora.rank and not merged:
             files = peft.save(out, params["layers"], past.lora, past.base, dtype)
             for name, content in tokenizer.items():
@@ -323,12 +360,12 @@ def export(
         raise RunError(f"--out {out}: can't be written: {first_line(error)}\n    fix: {fix}") from None
 
 
-def _save_arrays(out: Path, params: decoder.Params, model: ModuleConfig, dtype: str) -> list[str]:
+def _save_arrays(out: Path, params: decoder.Params, about: dict[str, Any], dtype: str) -> list[str]:
     out.mkdir(parents=True, exist_ok=True)
     arrays = {
-        ".".join(part.key for part in path): np.asarray(leaf.astype(dtype))
+        ".".join(part.key for part in path): np.asarray(jnp.asarray(leaf).astype(dtype))
         for path, leaf in jax.tree_util.tree_leaves_with_path(params)
     }
     save_file(arrays, out / huggingface.WHOLE)
-    (out / CONFIG).write_text(json.dumps(asdict(model), indent=2) + "\n")
+    (out / CONFIG).write_text(json.dumps(about, indent=2) + "\n")
     return [huggingface.WHOLE]

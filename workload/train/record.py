@@ -15,7 +15,7 @@ from typing import Any
 from settings_schema import foreign
 from workload.data.tokens import Dataset
 from workload.errors import HopelessError
-from workload.model import generation, huggingface
+from workload.model import generation
 from workload.model.architecture import Architecture
 from workload.model.generation import Generation
 from workload.modules import source
@@ -67,7 +67,7 @@ class RunRecord:
         if chip.platform == "tpu":  # chosen by the program: another version may choose otherwise
             program |= {"kernel": step.attention, "rings": [len(ring[0]) for ring in rings(step.mesh)]}
         mesh = {name: int(size) for name, size in step.mesh.shape.items()}
-        self._config, self._cluster, self._dataset = config, cluster, dataset
+        self._config, self._cluster, self._dataset, self._step = config, cluster, dataset, step
         # `exact`: settings that determine the losses; `rounding`: settings that change only their rounding.
         self._written: dict[str, Any] = {
             "exact": {**config.identity(), "tokens": dataset.manifest.sha256, **_source(config)},
@@ -102,7 +102,7 @@ class RunRecord:
     def _compare(self, store: Store) -> bool:
         """Compare with the stored record, or write it if there is none; on worker 0."""
         if self._config.lora.rank:  # frozen weights are read at each start
-            self._written["exact"]["base_sha256"] = huggingface.digest(Path(self._config.train.init_from))
+            self._written["exact"]["base_sha256"] = self._step.base_sha256()
         try:
             stored = foreign.parse(store.read(NAME))
             for key in ("exact", "rounding"):
@@ -112,9 +112,10 @@ class RunRecord:
                 variants = asdict(Architecture())  # some were added since
                 stored["exact"]["model"] = variants | model
         except MissingObjectError:
-            weights = Path(self._config.train.init_from) if self._config.train.init_from else None
-            if weights:  # before the run's name is bound to these weights
-                huggingface.check(weights, self._config.decoder)
+            given, decoder = self._config.train.init_from, isinstance(self._config.model, Architecture)
+            if given:  # before the run's name is bound to these weights
+                self._step.check_weights(self._dataset.manifest.tokenizer_sha256)
+            weights = Path(given) if given and decoder else None
             self._keep_tokenizer(store, weights)
             self.write(store)
             return False
