@@ -34,7 +34,8 @@ class LoraConfig:
 
     rank: int = ruled(0, at_least(0), most=4096)  # of each adapter; 0: none, all parameters are trained
     alpha: float = ruled(16.0, above(0))  # adapters count alpha / rank
-    targets: WORDS = (".*_proj",)  # matrices with an adapter: regular expressions of names such as q_proj
+    # Matrices with an adapter: regular expressions of names such as q_proj, or of paths of a module's layers.
+    targets: WORDS = (".*_proj",)
     quantize: str = ruled("none", one_of("none", "int8"))  # of the layers' frozen matrices, as in QLoRA
 
 
