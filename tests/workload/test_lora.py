@@ -98,6 +98,19 @@ def test_a_run_that_lost_its_last_steps_ends_with_the_same_bits(
     assert json.loads((run / "final.json").read_text()) == ended
 
 
+def test_frozen_weights_are_hashed_again_only_where_a_file_changed(
+    root: Path, training: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashed: list[Path] = []
+    digest = huggingface.digest
+    monkeypatch.setattr(huggingface, "digest", lambda folder: hashed.append(folder) or digest(folder))
+    assert train(start(root)) == 0
+    assert hashed == []
+    (root / "base/model.safetensors").touch()
+    assert train(start(root)) == 0
+    assert hashed == [root / "base"]
+
+
 def test_frozen_weights_that_changed_are_refused(
     root: Path, tmp_path: Path, training: None, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -59,6 +59,10 @@ class Step(TrainStep):
         """See `huggingface.digest`."""
         return huggingface.digest(Path(self.config.train.init_from))
 
+    def base_files(self) -> dict[str, Any]:
+        """See `huggingface.versions`."""
+        return huggingface.versions(Path(self.config.train.init_from))
+
     def check_weights(self, tokenizer_sha256: str) -> None:
         """See `huggingface.check`; `fitting.resolve` has compared the tokenizer."""
         huggingface.check(Path(self.config.train.init_from), self.config.decoder)

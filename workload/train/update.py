@@ -80,6 +80,10 @@ class TrainStep(ABC):
     def base_sha256(self) -> str:
         """Return the identity of the weights of `train.init_from`."""
 
+    def base_files(self) -> dict[str, Any]:
+        """Return facts of those weights that are soon read, and the same only where their identity is."""
+        return {}
+
     @abstractmethod
     def check_weights(self, tokenizer_sha256: str) -> None:
         """Check that `train.init_from` fits, before the run's name is bound to it.
