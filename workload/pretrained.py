@@ -17,7 +17,7 @@ from workload.extract.weights import Checkpoint, Folder, Weights, find
 from workload.model.transformers_config import CONFIG
 from workload.runs.errors import MissingObjectError
 from workload.runs.store import open_store
-from workload.train import archive
+from workload.train.past import complete_step
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _FILES = (".json", ".safetensors")
@@ -42,7 +42,7 @@ def locate(name: str, step: int | None = None) -> Weights:
         fix = "name a folder of Hugging Face weights, or of a run: both hold config.json"
         raise WeightsError(f"{name}/{CONFIG}: can't be read: {error}\n    fix: {fix}") from None
     if "exact" in content:
-        return Checkpoint(store, archive.complete_step(store, step))
+        return Checkpoint(store, complete_step(store, step))
     return Folder(_from_bucket(name) if name.startswith("gs://") else Path(name))
 
 

@@ -25,7 +25,7 @@ from workload.model.generation import Generation
 from workload.model.products import Products, quantized
 from workload.runs.store import FolderStore
 from workload.train import config as configs
-from workload.train.archive import Past
+from workload.train.past import Past
 
 pytestmark = pytest.mark.slow
 

@@ -19,9 +19,10 @@ from workload.errors import ConfigError, WeightsError
 from workload.modules import lora
 from workload.modules.module import UserModule
 from workload.runs.store import FolderStore
-from workload.train.archive import Past
+from workload.train import base
 from workload.train.base import Base
 from workload.train.module_step import open_module
+from workload.train.past import Past
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("_in_the_examples", "training")]
 
@@ -104,7 +105,7 @@ def test_parameters_of_another_tree_or_shape_are_refused_in_one_message_and_bind
 def test_each_array_that_doesnt_fit_is_named(
     name: str, change: dict[str, Any] | None, message: str, root: Path
 ) -> None:
-    base = Base.named(f"run:{root / 'runs/base'}@2")
+    known = Base.named(f"run:{root / 'runs/base'}@2")
     shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), params(root, "base", 2))
     block = shapes["blocks"]["0"]
     if change is None:
@@ -113,7 +114,7 @@ def test_each_array_that_doesnt_fit_is_named(
         given = {key: jax.ShapeDtypeStruct(shape, jnp.float32) for key, shape in change.items()}
         block[name] = {**block.get(name, {}), **given}
     with pytest.raises(WeightsError) as refused:
-        base.check(shapes, "")
+        known.check(shapes, "")
     assert message in str(refused.value)
 
 
@@ -134,9 +135,9 @@ def test_a_run_of_another_tokenizer_is_refused(root: Path, tmp_path: Path) -> No
     shutil.copytree(root / "runs/base", tmp_path / "base")
     (tmp_path / "base/tokenizer").mkdir(exist_ok=True)
     (tmp_path / "base/tokenizer/tokenizer.json").write_text("{}")
-    base = Base.named(f"run:{tmp_path / 'base'}@2")
+    known = Base.named(f"run:{tmp_path / 'base'}@2")
     with pytest.raises(WeightsError, match="has another tokenizer than the tokens"):
-        base.check(params(root, "base", 2), "0" * 64)
+        known.check(params(root, "base", 2), "0" * 64)
 
 
 def test_a_checkpoint_of_adapters_holds_them_alone_and_is_done_again_to_the_bit(
@@ -222,4 +223,4 @@ def test_other_parameters_beside_the_adapters_are_another_run(
     assert train(adapted(root)) == 2
     assert "begun with other settings: base_sha256 was" in capsys.readouterr().err
     with pytest.raises(WeightsError, match="other weights than the run was trained beside"):
-        Past.read(FolderStore(root / "runs/lora")).merged({})
+        base.merged(Past.read(FolderStore(root / "runs/lora")), {})

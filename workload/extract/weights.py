@@ -16,7 +16,8 @@ from workload.model.architecture import Architecture
 from workload.model.decoder import Params
 from workload.model.generation import Generation
 from workload.runs.store import Store
-from workload.train import archive, base
+from workload.train import base
+from workload.train.past import Past, complete_step
 
 
 class Weights(Protocol):
@@ -91,29 +92,29 @@ class Checkpoint:
         return f"run:{self.store.url}@{self.step}"
 
     @cached_property
-    def _past(self) -> archive.Past:
-        return archive.Past.read(self.store)
+    def _past(self) -> Past:
+        return Past.read(self.store)
 
     @property
     def arch(self) -> Architecture:
-        """See `archive.Past.read`."""
+        """See `Past.read`."""
         return self._past.architecture
 
     def identity(self) -> dict[str, Any]:
-        """See `archive.Past.identity`."""
+        """See `Past.identity`."""
         return self._past.identity(self.step)
 
     @property
     def generation(self) -> Generation:
-        """See `archive.Past.read`."""
+        """See `Past.read`."""
         return self._past.generation
 
     def check(self) -> None:
         """Raise RunError if the step isn't complete."""
-        archive.complete_step(self.store, self.step)
+        complete_step(self.store, self.step)
 
     def load(self, arch: Architecture, abstract: Params) -> Params:
-        """See `archive.Past.params`."""
+        """See `Past.params`."""
         return self._past.params(self.step, abstract)
 
 

@@ -91,7 +91,8 @@ class UserModule:
     @property
     def state_bytes(self) -> float:
         """Bytes in float32 of parameters, and of gradients and moments of the trained ones."""
-        return 4.0 * self.parameters + 12.0 * sum(leaf.size for leaf in jax.tree.leaves(self.params))
+        trained = sum(leaf.size for leaf in jax.tree.leaves(self.params))
+        return float(4 * self.parameters + 12 * trained)
 
     def first_params(self) -> Params:
         """Draw the initial values of the trained parameters from the seed; to be compiled."""

@@ -8,17 +8,20 @@ run:gs://B/runs/first@400, run:/tmp/training/runs/first@400
 import hashlib
 import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import jax
 
 from workload import command
 from workload.errors import ConfigError, Problem, WeightsError
+from workload.model import adapters, decoder, huggingface
 from workload.model.decoder import Params
+from workload.modules.config import ModuleConfig
 from workload.runs import location
 from workload.runs.store import Store, open_run
-from workload.train import archive, record
-from workload.train.archive import Past
+from workload.train import record
+from workload.train.past import Past, complete_step
 
 _SHOWN = 8  # arrays in a message
 
@@ -58,7 +61,7 @@ class Base:
     def named(cls, name: str) -> "Base":
         """Open the checkpoint that `train.init_from` names; see `find`."""
         store, step = find("train.init_from", name)
-        return cls(Past.read(store), archive.complete_step(store, step))
+        return cls(Past.read(store), complete_step(store, step))
 
     @property
     def sha256(self) -> str:
@@ -108,3 +111,32 @@ class Base:
     @property
     def _name(self) -> str:
         return f"train.init_from, {self.past.store.url}@{self.step}"
+
+
+def merged(past: Past, params: Params) -> Params:
+    """Add a checkpoint's adapters to the weights that they were trained beside.
+
+    Raises:
+        WeightsError: the weights are no longer there, or others.
+    """
+    if isinstance(past.model, ModuleConfig):
+        from workload.modules import lora  # qwix takes seconds to import
+
+        base = Base.named(past.base)
+        _require(past, base.sha256)
+        return lora.merged(base.whole(), params, past.lora)
+    folder, device = Path(past.base), jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    _require(past, huggingface.digest(folder))
+    placed = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=device),
+        decoder.shapes(past.architecture),
+    )
+    given = huggingface.load(folder, past.architecture, placed)
+    return {**given, "layers": adapters.merged(given["layers"], params["layers"], past.lora)}
+
+
+def _require(past: Past, sha256: str) -> None:
+    """Raise WeightsError unless a run's adapters were trained beside the weights of this digest."""
+    if past.base_sha256 != sha256:
+        fix = "put the weights that it was trained beside back there"
+        raise WeightsError(f"{past.base}: has other weights than the run was trained beside\n    fix: {fix}")

@@ -362,15 +362,15 @@ def test_wandb_gets_the_rows_of_a_run_once_however_often_it_is_continued(
 
 
 @pytest.mark.parametrize(
-    ("full", "told"), [("log", "written to: BrokenPipeError"), ("finish", "ended: Error")]
+    ("full", "message"), [("log", "written to: BrokenPipeError"), ("finish", "ended: Error")]
 )
 def test_rows_that_wandb_doesnt_take_are_one_message(
-    full: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    full: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "wandb", wandb := FakeWandb())
     wandb.full = full
     written(tmp_path / "tiny", {"loss": [(1, 4.0)]})
-    with pytest.raises(BoardError, match=f"W&B team/vision, tiny: can't be {told}"):
+    with pytest.raises(BoardError, match=f"W&B team/vision, tiny: can't be {message}"):
         main([str(tmp_path / "tiny"), "--wandb", "team/vision", "--once", "--offline", str(tmp_path)])
 
 
