@@ -109,9 +109,8 @@ def key(config: Config, slices: Slices) -> str:
     """Return the cache key: a digest of step, slice, compiler and this package's sources."""
     source = hashlib.sha256()
     package = Path(__file__).parents[1]
-    step = (
-        f"train/{name}.py" for name in ("module_step", "step", "update", "sharding", "optimizer", "flags")
-    )
+    steps = ("module_step", "lora_step", "step")
+    step = (f"train/{name}.py" for name in (*steps, "update", "sharding", "optimizer", "flags"))
     for name in (*step, "model", "modules", "preflight/hlo.py", "preflight/schedule.py"):
         path = package / name
         for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
@@ -120,7 +119,9 @@ def key(config: Config, slices: Slices) -> str:
         source.update(module_source.digest(config.model.module).encode())
     inputs = {
         "format": FORMAT,
-        "config": {name: asdict(getattr(config, name)) for name in ("model", "optimizer", "compute", "mesh")},
+        "config": {
+            name: asdict(getattr(config, name)) for name in ("model", "optimizer", "lora", "compute", "mesh")
+        },
         "length": config.data.sequence_length,
         "batch": [config.train.batch_size, config.train.accumulate],
         "slices": asdict(slices),
