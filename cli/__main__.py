@@ -57,6 +57,7 @@ COMMANDS = {
     "run": Part("cli.run:run", "run your own program on a slice: publish, create, recover; --stop-when-done"),
     "status": Part("cli.fleet:status", "show every slice: state, boot stage, step, next action; --watch"),
     "logs": Part("cli.logs:logs", "print output of boot and job from Cloud Logging; --follow"),
+    "tensorboard": Part("cli.tensorboard:tensorboard", "show the curves of a run, or of all, in TensorBoard"),
     "ssh": Part("cli.fleet:ssh", "log in to a worker, or run a command there"),
     "restart": Part("cli.fleet:restart", "restart the job on all workers; the hosts keep running"),
     "recover": Part("cli.fleet:recover", "recreate slices that Google preempted or deleted"),
@@ -73,7 +74,10 @@ COMMANDS = {
 """The commands."""
 
 SUBCOMMANDS = {
-    "job": Part("cli.job:job", "jobs on a cluster's queue: submit, list, logs, cancel, tensorboard, image"),
+    "runs": Part(
+        "cli.runs:runs", "runs of the trainer: list with loss, goodput, cost; show the page of one or two"
+    ),
+    "job": Part("cli.job:job", "jobs on a cluster's queue: submit, list, logs, cancel, image"),
     "pipeline": Part(
         "cli.pipeline:pipeline", "from text to a training job: publish, run, status, retry, cost, …"
     ),

@@ -43,7 +43,6 @@ Examples:
   tpu job list dev
   tpu job logs dev vision train-tiny --follow
   tpu job cancel dev vision train-tiny
-  tpu job tensorboard dev tiny                                  # curves of a run
   tpu job image dev --base HOST/debian@sha256:… --out image     # context of an image
 """
 
@@ -115,7 +114,7 @@ def submit(
             f"  end it:  tpu job cancel {path}"
         )
         if run := run_of(words):
-            print(f"  curves:  tpu job tensorboard {environment} {run}")
+            print(f"  curves:  tpu runs show {environment} {run}")
         if detach:
             print(advice)
             return 0
@@ -196,15 +195,6 @@ def cancel(environment: str, team: str, name: str, yes: bool) -> int:
         jobs.cancel(name)
         print(f"{name} is cancelled; its checkpoints stay in the bucket")
         return 0
-
-
-@job.command(examples=["dev tiny"])
-@options.environment
-@click.argument("run", metavar="[RUN]", default="", help="its name, as in runs/RUN; default: all")
-@click.option("--port", type=int, default=6006, show_default=True, help="Port of the page on this machine.")
-def tensorboard(environment: str, run: str, port: int) -> int:
-    """Show the curves of a run, or of all, from the bucket."""
-    return offline.tensorboard(_settings(environment), run, port)
 
 
 @job.command(examples=["dev --base HOST/debian@sha256:… --out image"])

@@ -1,8 +1,6 @@
-"""`tpu job` without a cluster: manifests, images, curves."""
+"""`tpu job` without a cluster: manifests, images."""
 
-import os
 import shlex
-import shutil
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -14,7 +12,6 @@ from infra.errors import CommandError
 from infra.layers.gke import pools
 from infra.layers.gke.settings import GkeSettings
 from infra.layers.queue.jobs.jobset import Job, jobset
-from infra.layers.queue.jobs.submission import curves
 from infra.layers.queue.settings import QueueSettings
 from infra.layers.storage.settings import StorageSettings
 from infra.publish import image as context
@@ -22,7 +19,6 @@ from infra.settings import commands, rules
 from infra.settings.schema import Settings
 from infra.slices.settings import TpuSettings
 from workload.errors import ConfigError
-from workload.runs.location import RUN
 from workload.train.config import load
 
 
@@ -85,20 +81,3 @@ def image(settings: Settings, folder: Path, *, base: str, repository: str, accou
     steps = context.next_steps(folder, project, region, name, settings.environment)
     print("next:", "\n      ".join(steps))
     return 0
-
-
-def tensorboard(settings: Settings, run: str, port: int) -> int:
-    """Become TensorBoard, which reads the bucket with the current login; `run` empty: all runs."""
-    if run and not RUN.fullmatch(run):
-        raise CommandError(
-            f"RUN: {run} is no name of a run: a-z, 0-9, '-', '_' and '.', first a letter or digit\n"
-            f"    fix: the RUN of gs://{settings[StorageSettings].bucket_name}/runs/RUN, as train's --name"
-        )
-    line = ["tensorboard", "--logdir", curves(settings, run), "--port", str(port)]
-    print(shlex.join(line), flush=True)
-    if shutil.which(line[0]) is None:
-        raise CommandError(
-            "tensorboard isn't installed here\n"
-            "    fix: pip install tensorboard gcsfs, in an environment of its own; then that line"
-        )
-    os.execvp(line[0], line)

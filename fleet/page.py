@@ -44,7 +44,7 @@ def page(
             "row": row,
             "css": _CLASSES[Condition(row.condition)],
             **dict(zip(HEAD, cells(row), strict=True)),
-            "logs": _logs(row.node, project) if project else "",
+            "logs": logs_url(row.node, project) if project else "",
             "rates": _drawn(rates(observed), "rate over time", in_rate),
             "losses": _drawn(
                 [(at_s, loss) for at_s, _, loss in observed if loss is not None],
@@ -78,7 +78,7 @@ def _drawn(line: Line, label: str, formatted: Callable[[float], str]) -> tuple[M
     return chart([line], label), f"{formatted(low)} to {formatted(high)}"
 
 
-def _logs(node: str, project: str) -> str:
+def logs_url(node: str, project: str) -> str:
     """Return a link to a node's entries: https://cloud.google.com/logging/docs/view/query-library"""
     query = f'logName="projects/{project}/logs/{LOG}" AND labels.node="{node}"'
     return f"https://console.cloud.google.com/logs/query;query={quote(query, safe='')}?project={project}"

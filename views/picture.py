@@ -15,10 +15,10 @@ from matplotlib.figure import Figure
 from views.page import COLOURS
 
 INK, FAINT, GRID, CARD = "#1d2733", "#5d6975", "#e4e8ec", "#ffffff"
-RUN, BAR, FILL, BUSY, BAD = "#17406d", "#4a7fb5", "#9ec5e8", "#d9e4ee", "#c22f36"
+RUN, BAR, FILL, BUSY, BAD, WARN = "#17406d", "#4a7fb5", "#9ec5e8", "#d9e4ee", "#c22f36", "#a8620a"
 _PROPERTIES = {
     INK: "ink", FAINT: "faint", GRID: "line", CARD: "card", RUN: "run", BAR: "bar", FILL: "fill",
-    BUSY: "busy", BAD: "bad",
+    BUSY: "busy", BAD: "bad", WARN: "warn",
 }  # fmt: skip
 
 matplotlib.use("svg")

@@ -158,7 +158,7 @@ def test_submitting_names_pools_price_and_the_next_commands(
     for line in (
         "  output:  tpu job logs dev vision train-tiny --follow",
         "  end it:  tpu job cancel dev vision train-tiny",
-        "  curves:  tpu job tensorboard dev tiny",
+        "  curves:  tpu runs show dev tiny",
     ):  # fmt: skip
         assert line in out.splitlines()
 

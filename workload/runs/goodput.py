@@ -15,7 +15,7 @@ from typing import Any
 
 from settings_schema import foreign
 from settings_schema.foreign import ForeignError
-from workload.runs.store import Store
+from workload.runs.store import Reader
 
 _log = logging.getLogger(__name__)
 
@@ -132,7 +132,7 @@ class GoodputSummary:
         return self.accounts_s["step"] / self.wall_s if self.wall_s else 0.0
 
 
-def read(store: Store) -> list[dict[str, Any]]:
+def read(store: Reader) -> list[dict[str, Any]]:
     """Read the starts of a run, oldest first; objects that are no accounts are left out with a warning.
 
     Starts are in the order of their numbers, behind those that earlier versions wrote without one.

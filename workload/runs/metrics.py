@@ -17,7 +17,7 @@ from datetime import datetime
 from settings_schema import foreign
 from settings_schema.foreign import ForeignError
 from workload.runs.errors import MissingObjectError
-from workload.runs.store import READ_AT_ONCE, Store
+from workload.runs.store import READ_AT_ONCE, Reader
 
 _log = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ def begin_line(step: int, time: str) -> str:
 class Metrics:
     """Reader of a run's stream."""
 
-    def __init__(self, store: Store):
+    def __init__(self, store: Reader):
         self._store = store
         self._read: set[str] = set()
         self._recent: set[bytes] = set()  # lines of the live object: the next stored one repeats them

@@ -20,16 +20,10 @@ READ_AT_ONCE = 8  # objects; the client's connections less two
 _PIECES = 1024  # that Linux takes in a call, IOV_MAX
 
 
-class Store(Protocol):
-    """Tree of objects; names are relative and use `/`."""
+class Reader(Protocol):
+    """Tree of objects to read; names are relative and use `/`."""
 
     url: str
-
-    def write(self, name: str, content: bytes) -> None:
-        """Create or replace an object as a whole."""
-
-    def create(self, name: str, content: Content) -> bool:
-        """Create an object as a whole; return False, without a change, if it exists."""
 
     def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
         """Return the object's bytes from `start` to before `end` or its own end.
@@ -43,6 +37,16 @@ class Store(Protocol):
 
     def sizes(self, prefix: str) -> dict[str, int]:
         """Return the bytes of each object whose name begins with the prefix."""
+
+
+class Store(Reader, Protocol):
+    """Tree of objects."""
+
+    def write(self, name: str, content: bytes) -> None:
+        """Create or replace an object as a whole."""
+
+    def create(self, name: str, content: Content) -> bool:
+        """Create an object as a whole; return False, without a change, if it exists."""
 
     def delete(self, name: str) -> None:
         """Remove an object, if it exists."""

@@ -1,4 +1,4 @@
-"""`tpu job tensorboard`: the folder of a run's curves, and the program that shows them."""
+"""`tpu tensorboard`: the folder of a run's curves, and the program that shows them."""
 
 import shlex
 from pathlib import Path
@@ -15,7 +15,7 @@ BUCKET = {"storage:bucketName": "my-project-checkpoints"}
 
 @pytest.fixture(autouse=True)
 def configured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cli.job.from_file", lambda _: settings(**BUCKET))
+    monkeypatch.setattr("cli.tensorboard.from_file", lambda *_: settings(**BUCKET))
 
 
 def test_curves_are_looked_for_where_the_trainer_writes_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -29,18 +29,18 @@ def test_curves_are_looked_for_where_the_trainer_writes_them(monkeypatch: pytest
 
 @pytest.mark.parametrize("run", ["gs://my-project-checkpoints/runs/tiny", "../tiny", "Tiny"])
 def test_a_name_that_no_run_has_is_refused(run: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["job", "tensorboard", "dev", run]) == 1
+    assert main(["tensorboard", "dev", run]) == 1
     shown = capsys.readouterr()
     assert shown.out == ""
     assert f"RUN: {run} is no name of a run" in shown.err
-    assert "fix: the RUN of gs://my-project-checkpoints/runs/RUN" in shown.err
+    assert "fix: a name that tpu runs dev lists" in shown.err
 
 
 def test_tensorboard_is_started_on_the_bucket_or_named_as_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert main(["job", "tensorboard", "dev", "tiny"]) == 1
+    assert main(["tensorboard", "dev", "tiny"]) == 1
     shown = capfd.readouterr()
     line = "tensorboard --logdir gs://my-project-checkpoints/runs/tiny/tensorboard --port 6006"
     assert shown.out.strip() == line
@@ -50,5 +50,5 @@ def test_tensorboard_is_started_on_the_bucket_or_named_as_missing(
     (tmp_path / "tensorboard").chmod(0o755)
     monkeypatch.setattr("os.execvp", lambda program, words: started.append([program, *words[1:]]) or 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        main(["job", "tensorboard", "dev", "tiny"])
+        main(["tensorboard", "dev", "tiny"])
     assert started == [shlex.split(line)]
