@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.maxtext import ROWS
 from infra.layers.queue.kueue import STRATEGIES
 
 RESULTS = Path(__file__).parent / "results"
@@ -18,6 +19,10 @@ COMMANDS = {
     "memory": (
         "benchmarks.memory:measure",
         "T2: an 8B step's memory and collectives on v6e-256, beside MaxText's; 20 min.",
+    ),
+    "maxtext": (
+        "benchmarks.maxtext:measure",
+        "memory, exchanges, waits and FLOPs of a step, beside MaxText's recipes; 10 to 60 min a row.",
     ),
     "small": (
         "benchmarks.small:measure",
@@ -65,7 +70,9 @@ def main() -> None:
     commands = parser.add_subparsers(required=True, dest="command", metavar="COMMAND")
     for name, (_, text) in COMMANDS.items():
         command = commands.add_parser(name, help=text)
-        if name not in ("memory", "page", "queue"):
+        if name == "maxtext":
+            command.add_argument("--rows", nargs="+", choices=ROWS, default=ROWS, help="of the table (all)")
+        if name not in ("maxtext", "memory", "page", "queue"):
             command.add_argument("--rounds", type=int, default=3, help="number of measurements of each (3)")
         if name == "queue":
             command.add_argument("--jobs", type=int, default=1000, help="number of jobs (1,000)")

@@ -6,21 +6,16 @@ needs less; under Python 3.12 and 3.13, whose lock has JAX 0.12, by the same com
 the compiler's own list of allocations: the arguments, and the heap of temporaries.
 """
 
-import os
-import re
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import described
-from benchmarks.peers import PINS, maxtext_base, python
-from workload.preflight.compiler import buffers, compile_step
-from workload.preflight.hlo import HloProgram
+from benchmarks.maxtext import RECIPES, compile_maxtext
+from benchmarks.peers import PINS
+from workload.preflight.compiler import compile_step
 from workload.preflight.schedule import Schedule
 from workload.preflight.slices import GIB, slices
 from workload.train import config as configs
@@ -67,32 +62,14 @@ def measure_ours(batch: int, keep_gathered: int = 0) -> dict[str, Any]:
 
 
 def maxtext(batch: int) -> dict[str, Any]:
-    """MaxText's train_compile with the sizes of its own recipe, but for host offload."""
-    interpreter = python("maxtext")
-    blocks = ("q", "kv", "kv_compute", "q_dkv", "kv_dkv", "kv_dkv_compute")
-    with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
-        line = [
-            str(interpreter), "-m", "maxtext.trainers.pre_train.train_compile", maxtext_base(interpreter),
-            "compile_topology=v6e-256", "compile_topology_num_slices=1", "model_name=llama3.1-8b",
-            f"per_device_batch_size={batch}", "max_target_length=8192", "remat_policy=full",
-            "ici_fsdp_parallelism=-1", "dataset_type=synthetic", "enable_checkpointing=false",
-            "attention=flash", *(f"sa_block_{name}=2048" for name in blocks),
-            f"compile_xla_flags=--xla_dump_to={folder}",
-        ]  # fmt: skip
-        quiet = {"TPU_SKIP_MDS_QUERY": "1", "JAX_PLATFORMS": "cpu", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
-        begun = time.monotonic()
-        done = subprocess.run(line, env={**os.environ, **quiet}, capture_output=True, text=True, check=False)
-        compile_s = time.monotonic() - begun
-        output = done.stdout + done.stderr
-        arguments = re.search(r"argument_size_in_bytes=(\d+)", output)
-        if done.returncode or not arguments:
-            raise SystemExit(f"MaxText's train_compile failed:\n{output[-3000:]}")
-        (text,) = Path(folder).glob("*jit_train_step*after_optimizations.txt")
-        temporaries, _ = buffers(Path(folder))
-        collectives = Schedule(HloProgram(text.read_text()), 256).collectives
+    """MaxText's step with the sizes of its own recipe, but for host offload, and no flags."""
+    begun = time.monotonic()
+    settings = RECIPES["arguments"] | {"model_name": "llama3.1-8b", "remat_policy": "full"}
+    program, arguments_bytes, temporaries_bytes = compile_maxtext(slices("v6e-256"), batch, settings, {})
+    collectives = Schedule(program, 256).collectives
     return {
-        "total_gib": (int(arguments[1]) + temporaries) / GIB,
-        "arguments_gib": int(arguments[1]) / GIB,
+        "total_gib": (arguments_bytes + temporaries_bytes) / GIB,
+        "arguments_gib": arguments_bytes / GIB,
         "exchanged_gb": sum(collective.size_bytes * collective.times for collective in collectives) / 1e9,
-        "compile_s": compile_s,
+        "compile_s": time.monotonic() - begun,
     }

@@ -43,6 +43,22 @@ def _memory(result: Result) -> list[str]:
     return markdown(head, rows, numbers=(0, 2, 3, 4))
 
 
+def _maxtext(result: Result) -> list[str]:
+    head = (
+        "step", "examples a chip", "trainer", "arguments and heap, GiB", "sent by a chip, GB", "on links, ms",
+        "waited for, ms", "TFLOP", "compilation, s",
+    )  # fmt: skip
+    rows = [
+        (
+            row["row"], row["examples"], row["trainer"], f"{row['hbm_gib']:.2f}", f"{row['sent_gb']:.1f}",
+            f"{row['links_s'] * 1e3:,.0f}", f"{row['exposed_s'] * 1e3:,.0f}", f"{row['tflop']:,.0f}",
+            f"{row['compile_s']:.0f}",
+        )
+        for row in result["rows"]
+    ]  # fmt: skip
+    return markdown(head, rows, numbers=(1, *range(3, len(head))))
+
+
 def _rates(result: Result, kind: str = "tokens_per_s") -> list[tuple[str, Result]]:
     """Return each program's rate, fastest first."""
     return sorted(result[kind].items(), key=lambda entry: -entry[1]["median"])
@@ -206,6 +222,7 @@ def _queue(result: Result) -> list[str]:
 
 TABLES: dict[str, Callable[[Result], list[str]]] = {
     "memory": _memory,
+    "maxtext": _maxtext,
     "small": _small,
     "saves": _saves,
     "loader": _loader,

@@ -171,6 +171,8 @@ class AdHoc:
         stack: str,
         environment: str = "",
         known: dict[str, tuple[str, int]] | None = None,
+        *,
+        lists: bool = True,
     ):
         """Create a reader and writer of a stack's records.
 
@@ -179,9 +181,10 @@ class AdHoc:
             stack: its id.
             environment: refuse records of another one.
             known: texts and generations by path, of earlier readers: each generation is read once.
+            lists: `read` lists the records; else it takes all that are known.
         """
         self._google, self._stack, self._environment = google, stack, environment
-        self._folder = f"{stack}/fleets/"
+        self._folder, self._lists = f"{stack}/fleets/", lists
         self._known = {} if known is None else known
         self._generations: dict[str, int] = {}
         self._last: dict[str, dict[str, Any]] = {}  # records as they were read or written last
@@ -191,9 +194,9 @@ class AdHoc:
         self.over: dict[str, str] = {}
         self._ended_s: dict[str, float] = {}
 
-    def again(self) -> "AdHoc":
+    def again(self, *, lists: bool = True) -> "AdHoc":
         """Return another reader, which requests only what has changed since this one's readings."""
-        return AdHoc(self._google, self._stack, self._environment, self._known)
+        return AdHoc(self._google, self._stack, self._environment, self._known, lists=lists)
 
     def read(self) -> dict[str, dict[str, Any]]:
         """Return the fleets that haven't ended, by name. Raises FleetError if the bucket doesn't answer."""
@@ -201,7 +204,7 @@ class AdHoc:
         self._last.clear()
         self.unread, self.ended, self.over, self._ended_s, self.others = {}, set(), {}, {}, set()
         records: dict[str, dict[str, Any]] = {}
-        for path in self._read_listed():
+        for path in self._read_listed() if self._lists else sorted(self._known):
             name = path.rpartition("/")[2].removesuffix(".json")
             try:
                 item = self._parsed(path, name, self._known.get(path))

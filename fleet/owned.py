@@ -109,6 +109,7 @@ class OwnedFleets:
         recovers: Recovers | None = None,
         settled_s: float = _SETTLED_S,
         observes: bool = False,
+        lists: bool = True,
     ) -> Outcome | None:
         """Observe the owner's fleets, and do what follows, unless another controller does.
 
@@ -119,6 +120,7 @@ class OwnedFleets:
                 its key; None: all may.
             settled_s: time in which requests are waited for.
             observes: look also beside another controller; else that is left to it.
+            lists: list the records; else those are taken that `records` has just read, or `want` written.
 
         Returns:
             None without fleets, and beside another controller unless `observes`.
@@ -128,7 +130,7 @@ class OwnedFleets:
                 delete what has ended.
             InfraError: the settings don't fit the records.
         """
-        command, saved = FleetCommand(self._environment), self.records()
+        command, saved = FleetCommand(self._environment), self._records.again(lists=lists)
         fleet = self._before = opened(command, self._before, allow_empty=True, saved=saved)
         if any(map(self.owns, fleet.adhoc.values())):
             self._until_s = time.monotonic() + _LATE_S

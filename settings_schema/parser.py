@@ -15,11 +15,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, Union, get_args, get_origin
 
 from settings_schema.problem import Problem
 from settings_schema.rules import SHORT, TEXT, Rule
-from settings_schema.schema import former, plain, record_of
+from settings_schema.schema import former, hints_of, once_a_class, plain, record_of
 
 T = TypeVar("T")
 SHOWN_CHARACTERS = 80
@@ -48,7 +48,8 @@ class _WrongTypeError(Exception):
         self.rule, self.fix = f"must be {noun}", fix
 
 
-def fields_of(kind: type) -> dict[str, Field[Any]]:
+@once_a_class
+def fields_of(kind: type) -> Mapping[str, Field[Any]]:
     """Return the fields of a dataclass by name."""
     return {item.name: item for item in fields(kind)}
 
@@ -90,7 +91,7 @@ class Parser:
         """Parse a mapping whose keys have `prefix`. A field with a problem gets its default, or an empty
         value.
         """
-        known, hints = self._keys(kind), get_type_hints(kind)
+        known, hints = self._keys(kind), hints_of(kind)
         for key in sorted(raw.keys() - known.keys()):
             if entry := former(kind, key):
                 self.report(f"{prefix}{key}", raw[key], entry.rule, entry.fix)
@@ -204,7 +205,7 @@ class Parser:
         """
         parsed: list[T] = []
         required = [key for key, item in self._keys(kind).items() if item.default is item.default_factory]
-        hints = get_type_hints(kind)
+        hints = hints_of(kind)
         for i, raw in enumerate(items):
             if not isinstance(raw, dict):
                 examples = [f"{key}: {'[…]' if get_origin(hints[key]) is tuple else '…'}" for key in required]

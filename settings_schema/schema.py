@@ -1,10 +1,13 @@
 """Declaration of settings: fields of dataclasses, with meaning, default and rule."""
 
-from collections.abc import Collection, Mapping
+import functools
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, dataclass, field, is_dataclass
-from typing import Any, get_args, get_origin
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from settings_schema.rules import Rule
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,17 @@ def setting(
     if isinstance(default, dict):
         return field(default_factory=dict, metadata=metadata)
     return field(default=default, metadata=metadata)
+
+
+def once_a_class(function: Callable[[type], T]) -> Callable[[type], T]:
+    """Keep what a function returns for each class."""
+    return functools.cache(function)
+
+
+@once_a_class
+def hints_of(kind: type) -> Mapping[str, Any]:
+    """Return the types of a class's fields."""
+    return get_type_hints(kind)
 
 
 def record_of(hint: Any) -> type | None:

@@ -145,7 +145,7 @@ class Queue:
         id_ = (printed.strip().splitlines() or [""])[-1].partition(";")[0]
         if not JOB.fullmatch(id_):
             raise SlurmError(f"sbatch printed no job: {printed.strip()[:200]!a}")
-        mine = [job for job in self.jobs() if job.id.partition("_")[0] == id_]
+        mine = [job for job in self.jobs() if job.base == id_]
         if not mine:  # it has ended already
             return Job(id_, "", "", "", 0, 0, "", "", "", "", path.stem)
         return replace(mine[0], id=id_)
@@ -155,9 +155,9 @@ class Queue:
         return jobs.parse(self._login.run(["squeue", "--noheader", "--format", jobs.FORMAT]))
 
     def named(self, id_: str) -> list[Job]:
-        """Return a job, or the tasks of an array. Raises SlurmError if there is none."""
+        """Return a job, or the parts of one. Raises SlurmError if there is none."""
         every = self.jobs()
-        matching = [job for job in every if id_ in (job.id, job.id.partition("_")[0])]
+        matching = [job for job in every if id_ in (job.id, job.base)]
         if not matching:
             present = ", ".join(job.id for job in every[:20]) or "none"
             raise SlurmError(f"no job {id_} waits or runs; those that do: {present}")

@@ -13,16 +13,16 @@ from slurm.nodes import SlurmNode
 
 @dataclass(frozen=True)
 class Cluster:
-    """Nodes by name, and the jobs of all users, as slurmctld knows them."""
+    """Nodes by name, and the jobs of all users, as slurmctld knows them; None: the queue wasn't seen."""
 
     nodes: Mapping[str, SlurmNode]
-    jobs: Sequence[Job] = ()
+    jobs: Sequence[Job] | None = ()
 
     @cached_property
     def running(self) -> frozenset[str]:
-        """Return the hosts of jobs that have begun."""
+        """Return the hosts of jobs that are known to have begun."""
         hosts: set[str] = set()
-        for job in self.jobs:
+        for job in self.jobs or ():
             if job.state == RUNNING:
                 try:
                     hosts.update(expand(job.nodes))

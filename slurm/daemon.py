@@ -58,7 +58,7 @@ class Files:
 
     def __init__(self, wanted: Mapping[str, str], slices: Sequence[Slice], system: System):
         self._wanted, self._slices, self._system = wanted, slices, system
-        self._applied = False
+        self._applied = self._written = False
         self._reported: Sequence[str] = ()
 
     def apply(self, known: Cluster) -> None:
@@ -66,12 +66,13 @@ class Files:
 
         Such hosts get no job more (slurm/decide.py), and are waited for. Whatever fails is logged.
         """
-        if self._applied or not configure.differing(self._system, self._wanted):
+        if self._applied or not (self._written or configure.differing(self._system, self._wanted)):
             self._applied = True
             return
         left = configure.blocked(self._slices, known.nodes)
         if not left:
             try:
+                self._written = True  # what fails from here on is done again
                 configure.write(self._system, self._wanted)
                 configure.start(self._system, changed=True)
                 self._applied = True

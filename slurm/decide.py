@@ -127,8 +127,16 @@ Action = Want | End | Update | Tell
 def decide(slices: Sequence[Slice], world: World) -> list[Action]:
     """Return the actions, in their order; deciding again after any of them completes the others."""
     actions = [action for slice_ in slices for action in _of(slice_, world)]
-    gone = set(world.owned) - {slice_.name for slice_ in slices}
-    return [*actions, *(action for name in sorted(gone) for action in _removed(name, world))]
+    kept = {slice_.name for slice_ in slices}
+    removed: dict[str, list[SlurmNode]] = {name: [] for name in sorted(set(world.owned) - kept)}
+    for node in world.nodes.values():
+        if (name := node.name.rpartition("-w")[0]) not in kept:
+            removed.setdefault(name, []).append(node)
+    # Once all of them are given up, Slurm gets files without them (slurm/daemon.py).
+    stays = not all(node.out for several in removed.values() for node in several)
+    for name, several in removed.items():
+        actions += _removed(name, _Hosts(several), world, stays=stays)
+    return actions
 
 
 def _of(slice_: Slice, world: World) -> Iterator[Action]:
@@ -238,14 +246,19 @@ def _passes(node: SlurmNode) -> bool:
     return node.reason.startswith(HELD) or node.reason == _TIMED_OUT
 
 
-def _removed(name: str, world: World) -> Iterator[Action]:
-    """Yield the actions for a record of a slice that the settings don't have any more."""
-    record = world.records[name]
-    if record[PHASE] is not Phase.WANTED:
-        return
-    hosts = _Hosts([node for node in world.nodes.values() if node.name.rpartition("-w")[0] == name])
+def _removed(name: str, hosts: _Hosts, world: World, *, stays: bool) -> Iterator[Action]:
+    """Yield the actions for a slice that the settings don't have any more.
+
+    `stays`: hosts without a record are kept from jobs, since slurmctld has them for longer.
+    """
     why = f"the settings have no slice {name} any more"
-    yield from _leave(hosts, why)
-    yield from _force(hosts.asking, HELD + why)
-    if len(hosts.out) == len(hosts.all):
-        yield End(name, why)
+    if name in world.owned and world.records[name][PHASE] is Phase.WANTED:
+        yield from _leave(hosts, why)
+        yield from _force(hosts.asking, HELD + why)
+        if len(hosts.out) == len(hosts.all):
+            yield End(name, why)
+    elif stays and name not in world.owned and name not in world.unread:
+        begun = hosts.of(lambda node: node.due and node.name in world.running)
+        yield from _force(hosts.up + hosts.asking + begun, HELD + why)
+        if free := hosts.of(lambda node: node.out and not node.held):
+            yield Update(free, State.DRAIN, HELD + why)

@@ -58,6 +58,11 @@ class Job:
     name: str
     place: int = 0
 
+    @property
+    def base(self) -> str:
+        """Return the id of the whole array or heterogeneous job, of which this is a part."""
+        return re.split("[+_]", self.id)[0]
+
 
 def queued(run: Callable[[Sequence[str]], str] = call) -> list[Job]:
     """Return the jobs of all users, on a machine of the cluster. Raises SlurmError."""
@@ -85,7 +90,7 @@ def parse(text: str) -> list[Job]:
 def _placed(jobs: Sequence[Job]) -> list[Job]:
     places: dict[str, int] = {}
     ids: dict[str, int] = {}
-    for job in sorted(jobs, key=lambda job: (-job.priority, int(re.split("[^0-9]", job.id)[0]))):
+    for job in sorted(jobs, key=lambda job: (-job.priority, int(job.base))):
         if job.state == PENDING:
             ids[job.id] = places[job.partition] = places.get(job.partition, 0) + 1
     return [Job(**{**vars(job), "place": ids.get(job.id, 0)}) for job in jobs]

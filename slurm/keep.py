@@ -47,7 +47,7 @@ class Slurm(Protocol):
     """Slurm's nodes and jobs."""
 
     def read(self) -> Cluster:
-        """Return nodes and jobs, none where the queue can't be read. Raises SlurmError without the nodes."""
+        """Return nodes, and jobs where the queue can be read. Raises SlurmError without the nodes."""
         ...
 
     def update(self, update: Update) -> None:
@@ -69,8 +69,8 @@ class Scontrol:
         known = nodes(text)
         try:
             jobs, problem = queued(), ""
-        except SlurmError as error:  # a line of any user's job: slices come and go by the nodes
-            jobs, problem = [], str(error)
+        except SlurmError as error:  # slices come and go by the nodes
+            jobs, problem = None, str(error)
         if problem and problem != self._unseen:
             _LOG.warning("the queue wasn't seen: %s", problem)
         self._unseen = problem
@@ -135,16 +135,17 @@ class Keeper:
 
         `known`: a reading of Slurm; None: it doesn't answer, and the fleet alone is looked at.
         """
-        acted = False
+        acted = read = False
         try:
             acted = known is not None and self._settle(known)
+            read = known is not None
             self._once("records", "")
         except InfraError as error:
             self._once("records", str(error))
         try:
             # After the records: those that are new begin at once.
             self._last = self._fleets.look(
-                self._event, manual=self._wanted, recovers=_first_time, observes=True
+                self._event, manual=self._wanted, recovers=_first_time, observes=True, lists=not read
             )
             self._wanted = False
             self._hold()

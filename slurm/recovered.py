@@ -28,19 +28,23 @@ class Recovered:
 
     def requeue(self, known: Cluster) -> None:
         """Requeue such jobs. Whatever fails is logged."""
-        configuring = [job for job in known.jobs if job.state == jobs.CONFIGURING]
+        configuring = [job for job in known.jobs or () if job.state == jobs.CONFIGURING]
         if not configuring:
             return
         try:
             started = _STARTED.search(self._run(["scontrol", "show", "config"]))
+            wholes: dict[str, list[str]] = {}
             for job in configuring:
-                earlier = started and _TIME.fullmatch(job.start) and job.start < started[1]
-                if earlier and job.id not in self._refused:
-                    self._requeue(job.id)
+                if started and _TIME.fullmatch(job.start) and job.start < started[1]:
+                    wholes.setdefault(job.id.partition("+")[0], []).append(job.id)
+            for whole, parts in wholes.items():
+                if whole not in self._refused:
+                    self._requeue(whole, parts)
         except SlurmError as error:
             _LOG.warning("%s", error)
 
-    def _requeue(self, job: str) -> None:
+    def _requeue(self, job: str, parts: Sequence[str]) -> None:
+        """Requeue a job; `parts`: of a heterogeneous job its components, else the job."""
         try:
             self._run(["scontrol", "requeue", job])
         except SlurmError as error:
@@ -48,5 +52,6 @@ class Recovered:
             why = "its hosts were coming when slurmctld started, and it isn't requeued"
             _LOG.warning("job %s: %s: %s", job, why, error)
             return
-        self._run(["scontrol", "update", f"JobId={job}", "StartTime=now"])
+        for part in parts:
+            self._run(["scontrol", "update", f"JobId={part}", "StartTime=now"])
         _LOG.info("job %s: queued again: its hosts were coming when slurmctld started", job)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
 from infra.layers.slurm.conf import nodes
 from infra.settings.schema import Settings
@@ -55,6 +55,7 @@ class Watch:
             )
             for partition in nodes.partitions(settings)
         ]
+        self._queue: Sequence[Job] = ()  # as it was seen last
         self._next_s = self._now()
 
     def look(self, known: Cluster) -> None:
@@ -63,9 +64,11 @@ class Watch:
         if now_s < self._next_s:
             return
         self._next_s = now_s + _EVERY_S
+        if known.jobs is not None:
+            self._queue = known.jobs
         for partition in self._partitions:
             hosts = [known.nodes[name] for name in sorted(partition.hosts) if name in known.nodes]
-            own = [job for job in known.jobs if partition.name in job.partition.split(",")]
+            own = [job for job in self._queue if partition.name in job.partition.split(",")]
             waiting, standing_s = partition.standing(own, sum(not host.in_use for host in hosts), now_s)
             down = [host for host in hosts if _down(host)]
             if waiting or down:

@@ -17,7 +17,7 @@ from workload.extract.weights import Checkpoint, Folder, Weights, find
 from workload.model.transformers_config import CONFIG
 from workload.runs.errors import MissingObjectError
 from workload.runs.store import open_store
-from workload.train import archive
+from workload.train.past import complete_step
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _FILES = (".json", ".safetensors")
@@ -42,7 +42,7 @@ def locate(name: str, step: int | None = None) -> Weights:
         fix = "name a folder of Hugging Face weights, or of a run: both hold config.json"
         raise WeightsError(f"{name}/{CONFIG}: can't be read: {error}\n    fix: {fix}") from None
     if "exact" in content:
-        return Checkpoint(store, archive.complete_step(store, step))
+        return Checkpoint(store, complete_step(store, step))
     return Folder(_from_bucket(name) if name.startswith("gs://") else Path(name))
 
 
@@ -73,20 +73,27 @@ def _from_hub(name: str) -> Path:
 
 
 def _from_bucket(url: str) -> Path:
-    """Download a folder of weights into the cache; objects that are there in the same size stay."""
-    store = open_store(url)
+    """Download a folder of weights into the cache, once for each set of its objects' generations."""
+    from workload.runs.bucket_store import open_bucket  # its client is large
+
+    store = open_bucket(url)
+    objects = {
+        name: version
+        for name, version in store.versions("").items()
+        if name.endswith(_FILES) and "/" not in name
+    }
+    key = hashlib.sha256(repr((store.url, sorted(objects.items()))).encode()).hexdigest()[:16]
     home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    folder = Path(home) / "tpu-pulumi" / "weights" / hashlib.sha256(url.encode()).hexdigest()[:16]
+    folder = Path(home) / "tpu-pulumi" / "weights" / key
     folder.mkdir(parents=True, exist_ok=True)
-    for name, size in store.sizes("").items():
-        path = folder / name
-        if "/" in name or not name.endswith(_FILES) or (path.exists() and path.stat().st_size == size):
+    for name, (generation, size) in objects.items():
+        if (path := folder / name).exists():
             continue
         part = path.with_name(f"{name}.{os.getpid()}.part")
         try:
             with part.open("wb") as file:
                 for start in range(0, size, _PART_BYTES):
-                    file.write(store.read(name, start, min(size, start + _PART_BYTES)))
+                    file.write(store.read(name, start, min(size, start + _PART_BYTES), generation))
         except OSError as error:
             raise StoreError(f"{part}: can't be written: {error.strerror}\n    fix: make room") from None
         part.replace(path)

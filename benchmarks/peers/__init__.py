@@ -6,15 +6,18 @@ import re
 import subprocess
 import sys
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from workload.preflight.compiler import cache_folder
 
+MAXTEXT = "0.2.4" if version("jax").startswith("0.10.") else "0.2.5"
+
 # What is compared with, by name: pinned, so that a figure says what it is of.
 PINS = {
-    # Python 3.12, 2.9 GB. It would bring libtpu 0.0.51, which now and then can't read JAX 0.12's kernels.
-    "maxtext": "maxtext[tpu]==0.2.5 libtpu==0.0.50.1",
+    # Python 3.12, 2.9 GB. With the compiler that this environment has; 0.2.4 is the last one for JAX 0.10.
+    "maxtext": f"maxtext[tpu]=={MAXTEXT} jax=={version('jax')} libtpu=={version('libtpu')}",
     "levanter": "marin-levanter==0.2.227.dev40316220070",  # where its authors continue with it; 1.6 GB
     # With the torch and transformers of `tools/setup.sh parity`; 5.7 GB, which the two share by hard links.
     "transformer-lens": "transformer-lens==4.3.0 torch==2.15.0 transformers==5.23.0",

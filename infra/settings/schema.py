@@ -7,12 +7,12 @@ alone; a layer's stands in its folder, with the rules between its fields.
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypeVar
 
 from infra.errors import InfraError, Problem
 from infra.settings import rules
 from infra.settings.spelling import camel_case
-from settings_schema.schema import record_of
+from settings_schema.schema import hints_of, once_a_class, record_of
 from settings_schema.schema import setting as setting
 
 T = TypeVar("T")
@@ -175,13 +175,15 @@ SHARED: Mapping[str, type] = {"gcp": GcpSettings, "fleet": FleetSettings, "polic
 """Sections that are no layer's."""
 
 
-def keys_of(section: type) -> dict[str, "Field[Any]"]:
+@once_a_class
+def keys_of(section: type) -> Mapping[str, "Field[Any]"]:
     """Return a section's fields by their YAML names."""
     return {camel_case(item.name): item for item in fields(section)}
 
 
-def records(section: type) -> dict[str, type]:
+@once_a_class
+def records(section: type) -> Mapping[str, type]:
     """Return the item classes of a section's lists of mappings, by YAML name."""
-    hints = get_type_hints(section)
+    hints = hints_of(section)
     classes = {key: record_of(hints[item.name]) for key, item in keys_of(section).items()}
     return {key: kind for key, kind in classes.items() if kind}

@@ -90,11 +90,11 @@ SCENARIO = Scenario(
             times=None,
         ),
         step.kill("fleet=tpu-1", "power-loss", run="preempted", between=(12, 24)),
+        step.stop("bug", prints="(?s)JobState=FAILED.*Restarts=0 .*ExitCode=2:0", wait=True),
         step.kill("fleet=reboots-0", "reboot", run="reboots", between=(20, 60), jitter_s=0).by("ml-engineer"),
         # The controller loses its power meanwhile: its queue is on a disk of its own.
         step.pull(CONTROLLER),
         on_login("until scontrol ping | grep UP; do sleep 1; done"),
-        step.stop("bug", prints="(?s)JobState=FAILED.*Restarts=0 .*ExitCode=2:0", wait=True),
         step.kill("fleet=notice-0", "notice", run="notice", between=(20, 60), jitter_s=0).by("ml-engineer"),
         step.done("undisturbed"),
         step.done("reboots"),

@@ -330,6 +330,7 @@ def test_a_signal_before_anything_is_created_says_so(
     script: Path, published: Published, world: Cloud, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which nohup ignores
     monkeypatch.setattr(run, "publish", lambda *_: signal.raise_signal(signal.SIGHUP))
     with pytest.raises(SystemExit):
         call(run.run, ["dev", str(script), "--slice", "v6e-16", "--name", "own", "--yes"])

@@ -150,6 +150,15 @@ def test_a_job_is_cancelled_once_it_is_known(node: Node, capsys: pytest.CaptureF
     assert [line for line in node.noted if line.startswith("scancel")] == ["scancel 13"]
 
 
+def test_a_heterogeneous_job_is_one_job(node: Node, job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    parts = [f"9+{part}|ann|tpu|PENDING|4|3|0:00|N/A|None||train\n" for part in (0, 1)]
+    node.prints("squeue", "".join(parts))
+    assert main(["slurm", "submit", "dev", str(job), "--", "-N", "1", ":", "-N", "1"]) == 0
+    assert capsys.readouterr().out.startswith("job 9: 4 hosts of tpu, $")
+    assert main(["slurm", "cancel", "dev", "9", "--yes"]) == 0
+    assert node.noted[-1] == "scancel 9"
+
+
 @pytest.mark.parametrize("word", ["x", "1;reboot", "-u", "$(id)", "1_"])
 def test_what_is_no_job_is_refused(node: Node, word: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["slurm", "cancel", "dev", "--yes", "--", word]) in (1, 2)

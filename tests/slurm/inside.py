@@ -6,6 +6,7 @@ python -m tests.slurm.inside FOLDER
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from typing import Any
 from infra.layers.slurm import names
 from slurm.cluster import Cluster
 from slurm.decide import Slice, Update, World, decide
+from slurm.errors import SlurmError
 from slurm.keep import Scontrol, declared
 from slurm.machine import call
 from slurm.recovered import Recovered
@@ -23,7 +25,12 @@ from tests.limits import HANG_S
 from tests.slurm import lab, real
 from workload.host.slurmd.rejoin import is_lost
 
-SLICES = {"slurm:nodesets": [{**lab.NODESET, "acceleratorType": "v6e-8", "nodeCountDynamicMax": 4}]}
+SLICES = {
+    "slurm:nodesets": [
+        {**lab.NODESET, "acceleratorType": "v6e-8", "nodeCountDynamicMax": 6},
+        {**lab.NODESET, "name": "large", "nodeCountDynamicMax": 4},
+    ]
+}
 
 
 def main(folder: Path) -> dict[str, Any]:
@@ -33,10 +40,13 @@ def main(folder: Path) -> dict[str, Any]:
     slurm.start("munge.service")
     slurm.start()
     try:
+        # First, since only the backfill scheduler, which looks each 30 s, begins heterogeneous jobs.
+        parts = slurm.submit("--nodelist=tpu-4-w0", ":", "--nodelist=tpu-5-w0")
         refused = {
             what: slurm.refused(*options, script=script) for what, (options, script) in _BAD_JOBS.items()
         }
-        seen = {**_recovered(slurm), **_older_state(slurm), **_unknown_user(slurm)}
+        refused["another size"] = _moved(slurm)
+        seen = {**_recovered(slurm, parts), **_older_state(slurm), **_unknown_user(slurm)}
         return {"refused": refused, **seen, **_lost(slurm)}
     finally:
         slurm.close()
@@ -45,7 +55,8 @@ def main(folder: Path) -> dict[str, Any]:
 def _state(job: str, *states: str) -> str:
     """Wait until a job is in one of some states, and return that."""
     end_s = time.monotonic() + HANG_S
-    while (state := call(["squeue", "--noheader", "--format=%T", f"--jobs={job}"]).strip()) not in states:
+    line = ["squeue", "--noheader", "--format=%T", f"--jobs={job}"]
+    while (state := " ".join({*call(line).split()})) not in states:
         assert time.monotonic() < end_s, state
         time.sleep(0.1)
     return state
@@ -58,11 +69,28 @@ _BAD_JOBS: dict[str, tuple[list[str], str]] = {
     "half a host's chips": (["--gres=tpu:1"], "#!/bin/sh\n"),
     "CRLF": ([], "#!/bin/sh\r\nhostname\r\n"),
     "no shebang": ([], "hostname\n"),
+    "a name of two lines": (["--job-name=a\nb"], "#!/bin/sh\n"),
 }
 
 
-def _recovered(slurm: real.Slurmctld) -> dict[str, Any]:
-    """Start slurmctld again under a job whose hosts are coming, and queue that job again."""
+def _moved(slurm: real.Slurmctld) -> str:
+    """Move a waiting job to slices of another size; return what scontrol says."""
+    job = slurm.submit("--hold")
+    try:
+        call(["scontrol", "update", f"JobId={job}", "Partition=large"])
+    except SlurmError as error:
+        return str(error)
+    finally:
+        call(["scancel", job])
+    return ""
+
+
+def _recovered(slurm: real.Slurmctld, parts: str) -> dict[str, Any]:
+    """Start slurmctld again under jobs whose hosts are coming, and queue them again.
+
+    `parts`: a heterogeneous job.
+    """
+    _state(parts, "CONFIGURING")
     job = slurm.submit()
     real.until("tpu-0-w0", ["sinfo", "--noheader", "--states=powering_up", "--Node", "--format=%N"])
     time.sleep(1.1)  # times of Slurm have seconds
@@ -74,9 +102,14 @@ def _recovered(slurm: real.Slurmctld) -> dict[str, Any]:
     kept = _state(job, "CONFIGURING")
     recovered = Recovered()
     recovered.requeue(Scontrol().read())
-    restarts = call(["scontrol", "show", "job", job])
-    call(["scancel", job])
-    return {"untouched": untouched, "kept": kept, "restarts": restarts.split("Restarts=")[1].split()[0]}
+    restarts = [_restarts(job), _restarts(parts)]
+    call(["scancel", job, parts])
+    return {"untouched": untouched, "kept": kept, "restarts": restarts}
+
+
+def _restarts(job: str) -> list[str]:
+    """Return how often each component of a job was queued again."""
+    return re.findall(r"Restarts=(\d+)", call(["scontrol", "show", "job", job]))
 
 
 def _older_state(slurm: real.Slurmctld) -> dict[str, Any]:

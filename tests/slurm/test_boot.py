@@ -261,3 +261,23 @@ def test_new_files_wait_for_jobs_on_hosts_that_they_lack(
     machine.write(f"{names.ETC}/slurm.conf", "# somebody's")
     files.apply(slurm.read())
     assert machine.lines == [], "the files change with the program alone"
+
+
+@pytest.mark.parametrize("words", ["systemctl restart slurmctld", "scontrol reconfigure"])
+def test_new_files_that_slurmctld_could_not_read_are_read_at_the_next_look(
+    monkeypatch: pytest.MonkeyPatch, machine: Machine, words: str
+) -> None:
+    slurm = lab.Nodes(up(monkeypatch, machine, Secrets(KEY)))
+    after = lab.settings({"slurm:suspendTimeS": 60})
+    files = Files(
+        configure.files(after, lab.REACHED, names.CONTROLLER), declared(after, lab.REACHED), machine
+    )
+    machine.fails[words] = "refused"
+    files.apply(slurm.read())
+    machine.fails.clear()
+    machine.lines.clear()
+    files.apply(slurm.read())
+    assert machine.lines[-2:] == ["systemctl restart slurmctld.service", "scontrol reconfigure"]
+    machine.lines.clear()
+    files.apply(slurm.read())
+    assert machine.lines == []

@@ -164,6 +164,23 @@ def test_a_removed_slice_is_drained_and_then_ended() -> None:
     assert decide([], world(DOWN, DOWN, Phase.ENDING)) == []
 
 
+def test_a_removed_slice_without_a_record_gets_no_job_while_slurm_has_it_for_longer() -> None:
+    why = f"{HELD}the settings have no slice tpu-0 any more"
+    other = {"tpu-1-w0": SlurmNode("tpu-1-w0", "ALLOCATED")}
+    nodes = world(UP, DOWN).nodes
+
+    def of_first(known: Mapping[str, SlurmNode], **more: Any) -> list[Action]:
+        every = decide([], World(known, {}, set(), **more))
+        return [action for action in every if isinstance(action, Update) and action.hosts != ("tpu-1-w0",)]
+
+    assert of_first({**nodes, **other}) == [
+        Update(("tpu-0-w0",), State.FORCE, why), Update(("tpu-0-w1",), State.DRAIN, why)
+    ]  # fmt: skip
+    assert of_first({**world("IDLE DRAIN POWERED_DOWN", "DOWN POWERED_DOWN").nodes, **other}) == []
+    assert of_first({**nodes, **other}, unread={"tpu-0": "it can't be read"}) == []
+    assert of_first(world(DOWN, DOWN).nodes) == [], "the files without them come now"
+
+
 def test_a_lost_slice_frees_a_job_whose_hosts_slurm_takes_for_powered_down() -> None:
     stale = "ALLOCATED POWERED_DOWN"  # of a slurmctld that has lost its newest state with its power
     assert actions(stale, stale, Phase.WANTED) == []

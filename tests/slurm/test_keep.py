@@ -373,6 +373,20 @@ def test_a_record_that_this_program_wrote_is_not_read_again(monkeypatch: pytest.
     assert f"{OWNER.stack}/fleets/tpu-3.json" in read[len(read) // 2 :], "what has changed is read"
 
 
+def test_records_are_listed_once_a_look(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    listed, original = list[str](), cluster.cloud.saved
+    monkeypatch.setattr(cluster.cloud, "saved", lambda prefix: listed.append(prefix) or original(prefix))
+    cluster.running()
+    listed.clear()
+    cluster.look(4)
+    assert listed.count(f"{OWNER.stack}/fleets/") == 4
+    cluster.slurm.silent = True
+    assert removal.delete(FleetCommand("dev", slices=("tpu-0",), yes=True)) == 0
+    cluster.look()
+    assert cluster.keeper._last
+    assert not cluster.keeper._last.fleet.adhoc, "without Slurm the fleet lists them"
+
+
 def test_one_slice_that_is_refused_keeps_no_other_from_coming(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster(monkeypatch, MANY)
     want = cluster.keeper._fleets.want

@@ -96,7 +96,7 @@ def test_a_queue_that_cant_be_read_hides_no_nodes(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(keep, "call", lambda _: (OUTPUTS / "nodes-lost.txt").read_text("utf-8"))
     monkeypatch.setattr(keep, "queued", queued)
     known = keep.Scontrol().read()
-    assert (known.nodes, known.running) == (read("nodes-lost.txt"), frozenset())
+    assert (known.nodes, known.jobs, known.running) == (read("nodes-lost.txt"), None, frozenset())
 
 
 @pytest.mark.parametrize("line", ["x", "1|a|b|c|d|e|f|g|h|i|j", "1;2|a|b|c|1|2|f|g|h|i|j"])

@@ -56,6 +56,21 @@ def test_a_job_is_queued_again_if_its_hosts_were_coming_when_slurmctld_started(
     assert slurm.sent == expected
 
 
+def test_a_job_of_several_components_is_queued_again_as_a_whole() -> None:
+    """Slurm refuses `requeue 5+1`, and that of a component's own number."""
+    slurm = Slurm("5+0 2026-11-26T21:19:35\n5+1 2026-11-26T21:19:35\n")
+    Recovered(slurm).requeue(slurm.read())
+    assert [line[1:] for line in slurm.sent] == [
+        ["requeue", "5"], ["update", "JobId=5+0", "StartTime=now"], ["update", "JobId=5+1", "StartTime=now"]
+    ]  # fmt: skip
+
+
+def test_nothing_is_queued_again_of_a_queue_that_wasnt_seen() -> None:
+    slurm = Slurm("")
+    Recovered(slurm).requeue(Cluster({}, None))
+    assert slurm.sent == []
+
+
 def test_a_job_of_srun_is_named_once_and_hides_no_other(caplog: pytest.LogCaptureFixture) -> None:
     slurm = Slurm("5 2026-11-26T21:19:35\n6 2026-11-26T21:19:36\n", refused=["5"])
     recovered = Recovered(slurm)

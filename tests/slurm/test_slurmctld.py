@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 @pytest.fixture(name="seen", scope="module")
 def _seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Observations of a cluster of four slices of one host; see inside.py."""
+    """Observations of a cluster of six slices of one host, and one of four; see inside.py."""
     printed = real.inside("tests.slurm.inside", str(tmp_path_factory.mktemp("slurm")))
     facts: dict[str, Any] = json.loads(printed.splitlines()[-1])
     return facts
@@ -24,22 +24,23 @@ def _seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     ("what", "sentence"),
     [
         ("memory beyond a host", "--mem=4096000M: a host of tpu has 1400832 MiB for jobs: write less"),
-        ("more slices than there are", "-N 9: a job of tpu has 4 slices at most: write -N 4 or less"),
+        ("more slices than there are", "-N 9: a job of tpu has 6 slices at most: write -N 6 or less"),
         ("a range of slices", "-N 1-2: a job has a number of slices, not a range: write one number"),
         ("half a host's chips", "--gres=tpu:1: a job has whole slices, with the chips of all of their hosts"),
         ("CRLF", "DOS line breaks"),
         ("no shebang", "line must start with #!"),
+        ("a name of two lines", "--job-name: it has a line break"),
+        ("another size", "Node count specification invalid"),
     ],
 )
-def test_a_bad_job_is_refused_by_sbatch_with_a_sentence(
-    seen: dict[str, Any], what: str, sentence: str
-) -> None:
+def test_a_bad_job_is_refused_with_a_sentence(seen: dict[str, Any], what: str, sentence: str) -> None:
     assert sentence in seen["refused"][what]
 
 
 def test_a_job_whose_hosts_were_coming_when_slurmctld_started_is_queued_again(seen: dict[str, Any]) -> None:
     assert seen["untouched"] == "CONFIGURING", "the slurmctld that asked for them is still there"
-    assert (seen["kept"], seen["restarts"]) == ("CONFIGURING", "1")
+    whole, of_two_components = ["1"], ["1", "1"]
+    assert (seen["kept"], seen["restarts"]) == ("CONFIGURING", [whole, of_two_components])
 
 
 def test_a_job_on_hosts_that_an_older_state_takes_for_powered_down_is_freed(seen: dict[str, Any]) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from slurm.cluster import Cluster as Reading
 from slurm.decide import FAILED, HELD
 from slurm.jobs import Job
 from slurm.watch import EVENT, Watch
@@ -69,6 +70,14 @@ def test_a_job_waits_for_others_while_they_have_the_hosts() -> None:
     assert cluster.minutes(2, job(1, "RUNNING"), job(4, "PENDING", "Resources", hosts=8)) == [], (
         "one is too few"
     )
+
+
+def test_a_queue_that_cant_be_seen_is_not_an_empty_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster()
+    cluster.minutes(5, job(1, "CONFIGURING"))
+    monkeypatch.setattr(cluster.nodes, "read", lambda: Reading(dict(cluster.nodes.nodes), None))
+    last = cluster.minutes(10)[-1]
+    assert (last["waiting"], last["standing_s"] > 800) == (1, True)
 
 
 def test_a_job_that_begins_moves_the_queue() -> None:

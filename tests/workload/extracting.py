@@ -30,12 +30,12 @@ CONFIG = Config(
 )
 
 
-def save_weights(folder: Path, arch: Architecture) -> Path:
+def save_weights(folder: Path, arch: Architecture, seed: int = 7) -> Path:
     groups = arch.shapes()
 
     def drawn(group: str) -> dict[str, Any]:
         return {
-            name: jnp.asarray(decoder.draw(name, shape, arch, 7)) for name, shape in groups[group].items()
+            name: jnp.asarray(decoder.draw(name, shape, arch, seed)) for name, shape in groups[group].items()
         }
 
     params = {**drawn("ends"), "layers": drawn("layers")}

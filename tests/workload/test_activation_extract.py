@@ -273,10 +273,10 @@ def test_attention_holds_no_square_of_scores_and_layers_are_one_program() -> Non
     def squares(text: str) -> list[str]:
         return re.findall(rf"tensor<(?:\d+x)*{L}x{L}xf32>", text)
 
-    own = program(attention.splash, 3)
+    own = program(attention.attend("splash"), 3)
     assert squares(own) == []
     assert squares(program(activation_extract.attention, 3))
-    assert program(attention.splash, 9).count("dot_general") == own.count("dot_general")
+    assert program(attention.attend("splash"), 9).count("dot_general") == own.count("dot_general")
     assert f"tensor<1x1x{L}x4x128xbf16>" in own  # the queries, turned
 
 

@@ -19,7 +19,7 @@ from workload.errors import ConfigError, HopelessError, RunError
 from workload.extract.run import Extraction
 from workload.extract.weights import Checkpoint, Folder, Weights, find
 from workload.runs.store import FolderStore
-from workload.train.archive import Past
+from workload.train.past import Past
 
 pytestmark = pytest.mark.slow
 

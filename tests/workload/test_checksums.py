@@ -19,10 +19,10 @@ from workload.__main__ import main
 from workload.errors import HopelessError, RunError
 from workload.runs.store import FolderStore
 from workload.train import checksums
-from workload.train.archive import Past
 from workload.train.checkpoints import Checkpoints, Restored
 from workload.train.cluster import Cluster, Membership
 from workload.train.config import CheckpointConfig
+from workload.train.past import Past
 
 pytestmark = pytest.mark.slow
 

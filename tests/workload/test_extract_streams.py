@@ -1,5 +1,6 @@
 """Stream that a host extracts: that of its number in a fleet or a job, or all of a folder."""
 
+import json
 import os
 from pathlib import Path
 
@@ -108,3 +109,19 @@ def test_what_is_no_folder_of_streams_is_told(
     assert f"--stream = {tmp_path / name}: {rule}\n    fix: name a stream, or the folder" in output
     assert "workload data streams" in output
     assert "TPU_MEMBER" not in output
+
+
+def test_an_estimate_is_of_one_host_and_of_streams_that_are_there(
+    weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "streams.json").write_text('{"tokens": 1000, "samples": 10}')
+    settings = (f'model.weights="{weights}"', 'extract.points=["mlp_out.0"]')
+    line = ["extract", "qwen2.5-0.5b.toml", "--estimate", "--stream", str(tmp_path)]
+    line += [f"--set={item}" for item in settings]
+    assert main([*line, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["tokens"] == 1000
+    assert main([*line, "--slice", "v6e-16", "--set", "extract.points=[]"]) == 2
+    output = capsys.readouterr().err
+    assert "--slice = v6e-16: must be a type of a single host" in output
+    assert "fix: one of v6e-1, v6e-4, v6e-8" in output
+    assert "extract.points = []: is empty" in output

@@ -19,6 +19,7 @@ from tests.workload.extracting import ARCH, save_weights
 from workload.errors import RunError, WeightsError
 from workload.model import Decoder, decoder
 from workload.model.loss import cross_entropy
+from workload.runs.bucket_store import BucketStore
 from workload.runs.store import open_store
 
 TOKENS = jnp.asarray(np.random.default_rng(0).integers(0, ARCH.vocab_size, (2, 12)), jnp.int32)
@@ -86,7 +87,7 @@ def test_initial_values_are_a_runs_or_drawn_by_a_compiled_program() -> None:
     assert float(jnp.std(wide)) == pytest.approx(decoder.deviation("down_NxFxD", ARCH), rel=0.1)
 
 
-def test_weights_in_a_bucket_are_downloaded_once(
+def test_weights_in_a_bucket_are_downloaded_once_for_each_of_their_versions(
     folder: Path, tmp_path: Path, storage_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", storage_url)
@@ -95,10 +96,22 @@ def test_weights_in_a_bucket_are_downloaded_once(
     store = open_store(url)
     for path in folder.iterdir():
         store.write(path.name, path.read_bytes())
+    reads: list[str] = []
+    read = BucketStore.read
+    monkeypatch.setattr(
+        BucketStore, "read", lambda self, name, *more: reads.append(name) or read(self, name, *more)
+    )
     model = Decoder.from_pretrained(url)
-    store.delete("model.safetensors")  # the cache's stays
+    assert "model.safetensors" in reads
+    reads.clear()
     store.write("model.safetensors.index.txt", b"")
     np.testing.assert_array_equal(model(TOKENS), Decoder.from_pretrained(url)(TOKENS))
+    assert set(reads) == {"config.json"}, "the cache has the rest"
+    other = save_weights(tmp_path / "other", ARCH, seed=8)  # of the same size
+    store.write("model.safetensors", (other / "model.safetensors").read_bytes())
+    np.testing.assert_array_equal(
+        Decoder.from_pretrained(str(other))(TOKENS), Decoder.from_pretrained(url)(TOKENS)
+    )
     with pytest.raises(WeightsError, match=r"nowhere/config\.json: can't be read"):
         Decoder.from_pretrained(f"gs://bucket/{tmp_path.name}/nowhere")
 

@@ -25,7 +25,7 @@ from workload.model.generation import Generation
 from workload.model.products import Products, quantized
 from workload.runs.store import FolderStore
 from workload.train import config as configs
-from workload.train.archive import Past
+from workload.train.past import Past
 
 pytestmark = pytest.mark.slow
 
@@ -96,6 +96,19 @@ def test_a_run_that_lost_its_last_steps_ends_with_the_same_bits(
     assert train(line) == 0
     assert [json.loads(path.read_text())["step"] for path in (run / "events").glob("*-restore.json")] == [2]
     assert json.loads((run / "final.json").read_text()) == ended
+
+
+def test_frozen_weights_are_hashed_again_only_where_a_file_changed(
+    root: Path, training: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashed: list[Path] = []
+    digest = huggingface.digest
+    monkeypatch.setattr(huggingface, "digest", lambda folder: hashed.append(folder) or digest(folder))
+    assert train(start(root)) == 0
+    assert hashed == []
+    (root / "base/model.safetensors").touch()
+    assert train(start(root)) == 0
+    assert hashed == [root / "base"]
 
 
 def test_frozen_weights_that_changed_are_refused(

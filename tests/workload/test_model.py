@@ -276,10 +276,9 @@ def with_gradients(attend: Any, q: Any, k: Any, v: Any, segments: Any, g: Any) -
         pytest.param("tokamax", 128, 64, {}, marks=TOKAMAX),
         pytest.param("tokamax", 1024, 128, {"window": 300, "scale": 0.05}, marks=TOKAMAX),
         ("einsum", 100, 24, {}),
-        ("einsum", 300, 24, {}),
-        ("einsum", 300, 24, {"window": 1}),
-        ("einsum", 300, 24, {"window": 129, "scale": 0.05}),
-        ("einsum", 300, 24, {"window": 300}),
+        ("einsum", 100, 24, {"window": 1}),
+        ("einsum", 100, 24, {"window": 29, "scale": 0.05}),
+        ("einsum", 100, 24, {"window": 100}),
     ],
 )
 def test_attention_agrees_with_the_reference(kind: str, L: int, K: int, other: dict[str, Any]) -> None:
@@ -296,18 +295,6 @@ def test_attention_agrees_with_the_reference(kind: str, L: int, K: int, other: d
     np.testing.assert_allclose(z, plain_z, rtol=2e-5, atol=2e-5)
     for a, b in zip(gradients, plain_gradients, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
-
-
-def test_blocks_of_queries_take_less_than_half_the_memory() -> None:
-    x = jax.ShapeDtypeStruct((1, 1024, 2, 16), jnp.float32)
-    segments = jnp.zeros((1, 1024), jnp.int32)
-
-    def temporaries(attend: Any) -> int:
-        run = jax.grad(lambda q, k, v: (attend(q, k, v, segments) ** 2).sum(), argnums=(0, 1, 2))
-        size: int = jax.jit(run).lower(x, x, x).compile().memory_analysis().temp_size_in_bytes
-        return size
-
-    assert temporaries(attention.einsum) < 0.5 * temporaries(whole_attention)
 
 
 @pytest.mark.parametrize(
@@ -357,10 +344,9 @@ def test_a_bound_of_the_scores_changes_nothing() -> None:
 
 
 def test_a_window_takes_scores_away() -> None:
-    """Of splash's 16 x 16 blocks each row computes two; einsum reads single keys."""
+    """Of splash's 16 x 16 blocks each row computes two."""
     assert kernels.computed_share("splash", 8192, 512) == (16 + 15) / 256
-    assert kernels.computed_share("einsum", 2048, 2048) == kernels.computed_share("einsum", 2048)
-    assert kernels.computed_share("einsum", 2048, 1) == 128 / 2048
+    assert kernels.computed_share("einsum", 2048, 1) == 1
     llama = replace(SMALL, window=0)
     assert replace(llama, window=16).keys_per_token(16) == llama.keys_per_token(16) == 2 * 8
     # Queries 0, 1, 2, … of 16 see 1, 2, 3, 4, 4, … keys; half the diagonal counts, as without a window.

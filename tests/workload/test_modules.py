@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -23,7 +24,7 @@ from workload.errors import ConfigError
 from workload.modules import products, source
 from workload.modules.config import ModuleConfig
 from workload.train import config as configs
-from workload.train import loop
+from workload.train import loop, module_step
 from workload.train.module_step import ModuleStep, open_module, partition
 from workload.train.sharding import by_slice, make_mesh
 
@@ -135,7 +136,12 @@ def test_a_module_whose_source_or_settings_changed_is_another_run(
     more = ("train.steps=2", "model.settings={width=8}")
     assert main(line("of_linen:Model", "ended", ended, *more)) == 2
     assert "model.settings.width was 16, is 8" in capsys.readouterr().err
-    monkeypatch.setattr(source, "digest", lambda _: "0" * 64)
+    for name in ("of_linen.py", "transformer.toml"):
+        (tmp_path / name).write_bytes((EXAMPLES / name).read_bytes())
+    with (tmp_path / "of_linen.py").open("a") as file:
+        file.write("\n# changed between two attempts\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "of_linen")
     assert main(line("of_linen:Model", "ended", ended, "train.steps=2")) == 2
     assert "source_sha256 was " in capsys.readouterr().err
 
@@ -262,6 +268,7 @@ def test_settings_of_the_decoder_and_names_that_arent_are_refused_together(writt
         config_of(f"{written}:Good", {"width": 8}, 'compute.remat=["full"]', "train.init_from=/weights")
     assert str(refused.value).startswith("2 problems in")
     assert "compute.remat = ('full',): is of the decoder" in str(refused.value)
+    assert "train.init_from = '/weights': must name a run and one of its steps" in str(refused.value)
     for unread in ("max_logit=30.0", "reduce_dtype=bfloat16"):
         with pytest.raises(ConfigError, match=f"compute.{unread[:9]}.*: is of the decoder"):
             config_of(f"{written}:Good", {"width": 8}, f"compute.{unread}")
@@ -282,6 +289,7 @@ AXES = {"data": 2, "fsdp": 4}
         ((), (8,), (), ""),
         (("fsdp", None), (8, 12), ("fsdp", None), ""),
         (("fsdp",), (8,), ("fsdp",), ""),
+        ((None, None), (8, 12), (), ""),
         ((("data", "fsdp"), None), (8, 12), (("data", "fsdp"), None), ""),
         (("fsdp", None), (257, 12), (None, "fsdp"), "4 devices don't divide 257; split along axis 1 instead"),
         (("fsdp", None), (257, 3), (), "4 devices don't divide 257; whole on every device"),
@@ -325,6 +333,19 @@ def test_first_values_and_a_steps_dropout_are_the_same_on_any_mesh(written: str)
         "odd [5, 5]: fsdp = 4 divides no axis; whole on every device",
         "out.kernel [8, 31]: the mesh has no axis model; split along axis 0 instead",
     ]
+
+
+def test_a_module_whose_arrays_no_mesh_divides_is_refused_where_a_device_cant_hold_them(
+    written: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = config_of(f"{written}:Good", {"width": 8, "odd": 999})
+    monkeypatch.setattr(module_step, "memory_bytes", lambda _: 4_000_000)
+    with cpu_devices(4) as devices, pytest.raises(ConfigError) as refused:
+        ModuleStep(config, make_mesh(config.mesh, by_slice(devices)), "cpu")
+    text = str(refused.value)
+    assert text.startswith("1 problem in config:\n  model.module = ")
+    assert "GB are arrays that are whole on every device (the largest: " in text
+    assert "odd)\n    fix: use a larger slice; give such arrays an axis that fsdp = 4 divides" in text
 
 
 def test_products_count_loops_by_their_length_and_experts_by_their_rows() -> None:

@@ -255,11 +255,11 @@ def test_jobs_are_queued_again_and_get_no_second_signal(
         commands.append(words)
         if words[0] == "scontrol":
             (tmp_path / str(os.getpid()) / "stat").unlink()
-        return "17\n"
+        return "17\n18+1\n"
 
     monkeypatch.setattr(jobs, "_output", answer)
     before = signal.getsignal(signal.SIGTERM)
     jobs.end_jobs("tpu-0-w0", HANG_S, tmp_path)
-    assert commands[-1] == ("scontrol", "requeue", "17")
+    assert commands[1:] == [("scontrol", "requeue", job) for job in ("17", "18")], "18+1 isn't taken"
     assert "--nodelist=tpu-0-w0" in commands[0]
     assert signal.getsignal(signal.SIGTERM) == before

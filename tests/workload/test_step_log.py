@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from tensorboardX.proto.event_pb2 import Event, SessionLog  # type: ignore[import-untyped]
 
+from workload.errors import OutageError, StoreError
 from workload.runs import metrics
 from workload.runs.step_log import StepLog, line
 from workload.runs.store import FolderStore
@@ -63,6 +64,51 @@ def test_the_rows_of_all_steps_are_stored_before_a_checkpoint_is_complete(tmp_pa
     (name,) = (name for name in store.list("progress/") if name != metrics.LIVE)
     rows = [json.loads(line) for line in store.read(name).splitlines()]
     assert [row.get("step", row.get("begin")) for row in rows] == [0, 1, 2, 3, 3]
+
+
+class Refusing(FolderStore):
+    """Refuses objects whose names begin with a prefix."""
+
+    prefix, error = "progress/", StoreError("403: no role")
+
+    def write(self, name: str, content: bytes) -> None:
+        if self.prefix and name.startswith(self.prefix):
+            raise self.error
+        super().write(name, content)
+
+
+def test_a_stream_that_is_refused_costs_rows_and_neither_the_checkpoint_nor_the_run(tmp_path: Path) -> None:
+    store = Refusing(tmp_path)
+    log = start(store, 0, 4, 3, 10.0)
+    assert store.list("metrics/") == ["metrics/steps-0-3.jsonl"]
+    store.prefix = ""
+    log.flush(4)
+    log.close()
+    rows = [row.step for row in metrics.Metrics(store).new() if not row.begins]
+    assert rows == [1, 2, 3, 3, 4], "the next checkpoint has all rows"
+
+
+def test_losses_that_are_refused_and_rows_in_an_outage_hold_the_checkpoint_back(tmp_path: Path) -> None:
+    store = Refusing(tmp_path)
+    store.prefix = "metrics/"
+    with pytest.raises(StoreError, match="no role"):
+        start(store, 0, 3, 3, 10.0)
+    store.prefix, store.error = "progress/", OutageError("503")
+    with pytest.raises(OutageError):
+        start(store, 0, 3, 3, 10.0)
+
+
+@pytest.mark.parametrize("error", [StoreError("403: no role"), OSError(28, "No space left"), KeyError("x")])
+def test_an_event_file_that_cant_be_written_is_named_and_the_run_ends_well(
+    error: Exception, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = Refusing(tmp_path)
+    store.prefix, store.error = "tensorboard/", error  # type: ignore[assignment]
+    start(store, 0, 3, 3, 10.0).end("done", 3, 13.0)
+    assert json.loads(store.read("status.json"))["state"] == "done"
+    assert (
+        "not written: 403" if isinstance(error, StoreError) else "TensorBoard's file ends here"
+    ) in caplog.text
 
 
 def test_a_readers_rows_come_once_though_the_live_object_has_them_first(tmp_path: Path) -> None:

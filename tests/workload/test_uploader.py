@@ -55,6 +55,15 @@ def test_without_a_tensorboard_nothing_is_started(log: Path) -> None:
     assert not log.read_text()
 
 
+def test_one_that_cant_be_started_is_reported(
+    log: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "executable", str(log.with_name("absent")))
+    with Uploader("gs://b/runs/tiny", ObserveConfig(tensorboard=BOARD)):
+        pass
+    assert "curves: not uploaded: No such file" in capsys.readouterr().out
+
+
 def test_one_that_takes_too_long_doesnt_hold_the_trainer_up(
     log: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -61,13 +61,13 @@ def _estimate(options: argparse.Namespace) -> int:
     from workload.extract import points
     from workload.extract.estimate import of_source
     from workload.extract.weights import find
-    from workload.preflight.slices import slices
+    from workload.preflight.slices import of_a_host
 
     config = configs.load(options.config, options.overrides)
-    chips = slices(options.slice).chips
+    chips, unfit = of_a_host(options.slice)
     arch = find(config.model.weights, Path(os.environ.get("DATA_DIR", "")), options.dir).arch
     wanted, problems = points.parse(config.extract.points, arch)
-    if problems:
+    if problems := unfit + problems:
         raise ConfigError("workload extract", problems)
     estimate = of_source(options.stream, config.extract, wanted, arch)
     if options.json:

@@ -12,14 +12,11 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
 
 import jax
 import numpy as np
-from numpy.typing import NDArray
 
 from workload.activations import shard, writer
-from workload.activations.statistics import Moments
 from workload.activations.writer import Content
 from workload.data.ragged import offsets
 from workload.data.stream import Stream
@@ -28,6 +25,7 @@ from workload.extract import packing, points, positions, ranges
 from workload.extract.config import Config
 from workload.extract.estimate import estimate
 from workload.extract.forward import Forward, Output
+from workload.extract.gather import Selection, gathered
 from workload.extract.packing import Batch, Shape
 from workload.extract.pipeline import Stage, run
 from workload.extract.ranges import Range
@@ -98,14 +96,14 @@ class Extraction:
         self._heartbeat = heartbeat or Heartbeat(None)
         self._arch = weights.arch
         self._wanted, problems = points.parse(config.extract.points, self._arch)
-        self._lengths = self._kept = stream.lengths()
-        self._kept_T, of_positions = positions.parse(config.extract.positions, stream)
+        kept_T, of_positions = positions.parse(config.extract.positions, stream)
+        self._lengths = stream.lengths()
         problems += self._problems() + of_positions
         if problems:
             raise ConfigError("workload extract", problems)
         weights.check()  # before the run's name is reserved
-        if self._kept_T is not None and len(stream):
-            self._kept = np.add.reduceat(self._kept_T, stream.offsets[:-1], dtype=np.int64).tolist()
+        self._selection = Selection(stream, kept_T)
+        self._kept = self._selection.kept
         self._shape = self._choose()
         self.estimate = estimate(
             sum(self._lengths), sum(self._kept), config.extract, self._wanted, self._arch
@@ -161,7 +159,7 @@ class Extraction:
         if missing:
             summary.stages = [
                 Stage("compute", self._computing()),
-                Stage("fetch", self._fetch),
+                Stage("fetch", self._gathered),
                 Stage("write", self._writing(about, summary), WRITERS),
             ]
             begun = time.monotonic()
@@ -198,7 +196,7 @@ class Extraction:
         """Reserve the run's name for these settings, or check that it is."""
         about, extract = self._stream.about, asdict(self._config.extract)
         names = self.points
-        if self._kept_T is None:
+        if self._selection.kept_T is None:
             del extract["positions"]  # as in runs begun before there was a choice
         settings = {
             "model": asdict(self._arch) | self._weights.identity(),
@@ -247,9 +245,8 @@ class Extraction:
         create_same(self._store, shard.index(about.worker), raw)
 
     def _computing(self) -> Callable[[Iterator[tuple[Range, Batch]]], Iterable[tuple[Range, Batch, Output]]]:
-        forward = Forward(
-            self._arch, self._wanted, self._shape, self._config.extract.dtype, self._most_kept()
-        )
+        most = self._selection.most(self._ranges, self._shape)
+        forward = Forward(self._arch, self._wanted, self._shape, self._config.extract.dtype, most)
         params, program = self._weights.load(forward.arch, forward.params), forward.compile()
         chips, shape = jax.local_devices(), self._shape
         self._progress(
@@ -260,7 +257,7 @@ class Extraction:
         )
 
         def begun(part: Range, batch: Batch) -> tuple[Range, Batch, Output]:
-            output = program(params, *forward.place(batch, self._stream, self._kept_T))
+            output = program(params, *forward.place(batch, self._stream, self._selection.kept_T))
             for array in jax.tree.leaves(output):
                 for of_chip in array.addressable_shards:
                     of_chip.data.copy_to_host_async()
@@ -282,64 +279,9 @@ class Extraction:
 
         return compute
 
-    def _used(self, batch: Batch) -> list[int]:
-        """Return the tokens kept of each row of a batch, or of each chip's rows where tokens are selected."""
-        rows = [sum(self._kept[document] for document in row) for row in batch]
-        if self._kept_T is None:
-            return rows
-        step = self._shape.rows // jax.local_device_count()
-        return [sum(rows[first : first + step]) for first in range(0, self._shape.rows, step)]
-
-    def _most_kept(self) -> int | None:
-        """Return the most tokens that a chip keeps of a batch; None if tokens aren't selected."""
-        if self._kept_T is None:
-            return None
-        return max(used for part in self._ranges for batch in part.batches for used in self._used(batch))
-
-    def _fetch(self, outputs: Iterator[tuple[Range, Batch, Output]]) -> Iterable[tuple[Range, Content]]:
-        """Await the copies from the devices; gather views of the kept rows, without padding, of a range."""
-
-        def nothing() -> tuple[dict[str, list[NDArray[Any]]], dict[str, Moments]]:
-            shapes = {wanted.name: wanted.shape(self._arch) for wanted in self._wanted}
-            return {name: [] for name in shapes}, {name: Moments.none(shapes[name]) for name in shapes}
-
-        pieces, moments = nothing()
-        batches = 0
-        for part, batch, output in outputs:
-            used, counts = self._used(batch), [int(count) for [count] in _of_chips(output.counts_C)]
-            for name in pieces:
-                rows = (row for values in _of_chips(output.values[name]) for row in values)
-                pieces[name] += [row[:length] for row, length in zip(rows, used, strict=False)]
-                spread = zip(_of_chips(output.means[name]), _of_chips(output.deviations[name]), strict=True)
-                for count, ([mean], [deviations]) in zip(counts, spread, strict=True):
-                    moments[name] += Moments(count, mean.astype(np.float64), deviations.astype(np.float64))
-            batches += 1
-            if batches == len(part.batches):
-                yield part, self._content(part, pieces, moments)
-                pieces, moments = nothing()
-                batches = 0
-
-    def _content(
-        self, part: Range, pieces: dict[str, list[NDArray[Any]]], moments: dict[str, Moments]
-    ) -> Content:
-        stream, documents = self._stream, part.documents
-        kept = [
-            np.arange(self._lengths[n])
-            if self._kept_T is None
-            else np.flatnonzero(self._kept_T[stream.offsets[n] : stream.offsets[n + 1]])
-            for n in documents
-        ]
-        return Content(
-            values=pieces,
-            tokens_T=np.concatenate(
-                [stream.document(n)[places] for n, places in zip(documents, kept, strict=True)]
-            ),
-            positions_T=np.concatenate(kept).astype(np.int32),
-            lengths=[self._kept[document] for document in documents],
-            samples=[int(stream.samples_N[document]) for document in documents],
-            ids=[stream.ids[document] for document in documents],
-            moments=moments,
-        )
+    def _gathered(self, outputs: Iterator[tuple[Range, Batch, Output]]) -> Iterable[tuple[Range, Content]]:
+        points = {wanted.name: wanted.shape(self._arch) for wanted in self._wanted}
+        return gathered(outputs, self._selection, self._shape, points)
 
     def _writing(
         self, about: shard.About, summary: ExtractionSummary
@@ -398,9 +340,3 @@ class Extraction:
         )
         name = f"checkpoints/checkpoint_worker_{worker}.json"
         self._store.write(name, (json.dumps(status, indent=2) + "\n").encode())
-
-
-def _of_chips(array: jax.Array) -> list[NDArray[Any]]:
-    """Return each chip's part of an array in the host's memory, in order; none is copied twice."""
-    parts = sorted(array.addressable_shards, key=lambda part: part.index[0].start or 0)
-    return [np.asarray(part.data) for part in parts]

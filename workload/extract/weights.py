@@ -6,25 +6,18 @@ run:gs://B/runs/first@400, run:/tmp/training/runs/first@400
 """
 # mypy: allow-untyped-calls
 
-import hashlib
-import re
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
-from workload import command
-from workload.errors import ConfigError, Problem
 from workload.model import huggingface
 from workload.model.architecture import Architecture
 from workload.model.decoder import Params
 from workload.model.generation import Generation
-from workload.runs import location
-from workload.runs.store import Store, open_run
-from workload.train import archive
-from workload.train.checkpoints import FOLDER
-
-_RUN = re.compile(r"run:(?P<run>.+)@(?P<step>[0-9]+)")
+from workload.runs.store import Store
+from workload.train import base
+from workload.train.past import Past, complete_step
 
 
 class Weights(Protocol):
@@ -99,34 +92,29 @@ class Checkpoint:
         return f"run:{self.store.url}@{self.step}"
 
     @cached_property
-    def _past(self) -> archive.Past:
-        return archive.Past.read(self.store)
+    def _past(self) -> Past:
+        return Past.read(self.store)
 
     @property
     def arch(self) -> Architecture:
-        """See `archive.Past.read`."""
+        """See `Past.read`."""
         return self._past.architecture
 
     def identity(self) -> dict[str, Any]:
-        """Return the run's settings and the save's file names, which orbax draws anew for each save."""
-        files = "\n".join(self.store.list(f"{FOLDER}/{self.step}/"))
-        return {
-            "run_sha256": self._past.sha256,
-            "step": self.step,
-            "files_sha256": hashlib.sha256(files.encode()).hexdigest(),
-        }
+        """See `Past.identity`."""
+        return self._past.identity(self.step)
 
     @property
     def generation(self) -> Generation:
-        """See `archive.Past.read`."""
+        """See `Past.read`."""
         return self._past.generation
 
     def check(self) -> None:
         """Raise RunError if the step isn't complete."""
-        archive.complete_step(self.store, self.step)
+        complete_step(self.store, self.step)
 
     def load(self, arch: Architecture, abstract: Params) -> Params:
-        """See `archive.Past.params`."""
+        """See `Past.params`."""
         return self._past.params(self.step, abstract)
 
 
@@ -144,14 +132,4 @@ def find(weights: str, data: Path, root: str | None) -> Weights:
     """
     if not weights.startswith("run:"):
         return Folder(data / weights)
-    match = _RUN.fullmatch(weights)
-    if not match:
-        rule = "must name a run and one of its steps, since the newest changes"
-        fix = f"e.g. run:first@400; `{command('checkpoints', 'list')}` lists them"
-        raise ConfigError("workload extract", [Problem("model.weights", repr(weights), rule, fix)])
-    url = match["run"]
-    if "/" not in url:
-        url, problems = location.of_run("runs", url, root)
-        if problems:
-            raise ConfigError("workload extract", problems)
-    return Checkpoint(open_run(url), int(match["step"]))
+    return Checkpoint(*base.find("model.weights", weights, root))

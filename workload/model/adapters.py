@@ -34,7 +34,8 @@ class LoraConfig:
 
     rank: int = ruled(0, at_least(0), most=4096)  # of each adapter; 0: none, all parameters are trained
     alpha: float = ruled(16.0, above(0))  # adapters count alpha / rank
-    targets: WORDS = (".*_proj",)  # matrices with an adapter: regular expressions of names such as q_proj
+    # Matrices with an adapter: regular expressions of names such as q_proj, or of paths of a module's layers.
+    targets: WORDS = (".*_proj",)
     quantize: str = ruled("none", one_of("none", "int8"))  # of the layers' frozen matrices, as in QLoRA
 
 
@@ -47,8 +48,11 @@ def adapted(lora: LoraConfig) -> dict[str, str]:
     }
 
 
-def problems(lora: LoraConfig, init_from: str, products: str) -> list[Problem]:
-    """Return violations of rules between the settings of adapters, train.init_from and compute.products."""
+def problems(lora: LoraConfig, init_from: str, products: str, decoder: bool = True) -> list[Problem]:
+    """Return violations of rules between the settings of adapters, train.init_from and compute.products.
+
+    Targets are compared with the matrices of the decoder here, with those of a module where it is opened.
+    """
     if not lora.rank:
         return []
     violations = []
@@ -56,7 +60,7 @@ def problems(lora: LoraConfig, init_from: str, products: str) -> list[Problem]:
         rule = 'must be "int8" beside compute.products = "int8"'
         violations.append(Problem("lora.quantize", repr(lora.quantize), rule, "set it, or leave both out"))
     if not init_from:
-        fix = "name a folder of Hugging Face weights, or set lora.rank to 0"
+        fix = f"name a {'folder of Hugging Face weights' if decoder else 'run'}, or set lora.rank to 0"
         violations.append(Problem("train.init_from", '""', "must be set: adapters change a given model", fix))
     if not lora.targets:
         violations.append(
@@ -70,7 +74,7 @@ def problems(lora: LoraConfig, init_from: str, products: str) -> list[Problem]:
                 Problem("lora.targets", repr(target), f"is no regular expression: {error}", '".*_proj"')
             )
             continue
-        if not matches:
+        if decoder and not matches:
             fix = f"a regular expression of {', '.join(PROJECTIONS)}"
             violations.append(Problem("lora.targets", repr(target), "matches no matrix of a layer", fix))
     return violations

@@ -1,5 +1,6 @@
 """Architecture of a model: the sizes and variants that determine parameters and arithmetic."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -44,9 +45,7 @@ class Architecture:
     norm_epsilon: float = ruled(1e-6, between(0, 1))
     rope_theta: float = ruled(10_000.0, above(0))
     rope_scaling: RopeScaling = RopeScaling()
-    window: int = ruled(
-        0, at_least(0)
-    )  # keys that a token of a local layer attends to, its own included; 0: all
+    window: int = ruled(0, at_least(0))  # keys that a token of a local layer attends to, its own too; 0: all
     global_every: int = ruled(0, at_least(0))  # n: every n-th layer has no window; 0: each has one
     local_rope_theta: float = ruled(0.0, at_least(0))  # of layers with a window, unscaled; 0: as the others
     query_pre_attn_scalar: float = ruled(0.0, at_least(0))  # scores are divided by its root; 0: head_dim
@@ -115,14 +114,7 @@ class Architecture:
 
     def parameters(self) -> int:
         """Count the parameters; a tied embedding counts once."""
-        count = 0
-        for group in self.shapes().values():
-            for shape in group.values():
-                size = 1
-                for length in shape:
-                    size *= length
-                count += size
-        return count
+        return sum(math.prod(shape) for group in self.shapes().values() for shape in group.values())
 
 
 FAMILIES: dict[str, dict[str, Any]] = {
@@ -202,10 +194,7 @@ def violations(arch: Architecture, key: Callable[[str], str] = "model.{}".format
         report("qkv_bias", "true", rule, f"remove it or {key('qk_norm')}")
     elif family(arch) is None:
         own = _own(arch)
-        first, known = (
-            next(iter(own)),
-            "; ".join(f"{name}: {list(fields)}" for name, fields in FAMILIES.items()),
-        )
+        known = "; ".join(f"{name}: {list(fields)}" for name, fields in FAMILIES.items())
         rule = f"no model family has {', '.join(own)} and no other variant"
         first = next(iter(own))
         report(first, own[first], rule, f"the variants of a family ({known})")

@@ -18,7 +18,7 @@ from jax import Array
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash_kernel
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as splash_mask
 
-from workload.model.kernels import SPLASH, block_size, first_key, padded, query_block
+from workload.model.kernels import SPLASH, block_size, padded
 
 _SHORT = 2048  # tokens up to which positions lie in lanes
 
@@ -54,8 +54,8 @@ def named_inside(kind: str) -> tuple[str, ...]:
 
 def attend(kind: str, max_logit: float = 0.0) -> Attend:
     """Return the implementation by its name; see `kernels.choose` and `compute.max_logit`."""
-    known: dict[str, Attend] = {"splash": splash, "cudnn": cudnn, "einsum": einsum}
-    return partial(tokamax, max_logit=max_logit) if kind == "tokamax" else known[kind]
+    known: dict[str, Attend] = {"cudnn": cudnn, "einsum": einsum}
+    return partial(_splash, kind, max_logit) if kind in SPLASH else known[kind]
 
 
 def einsum(
@@ -66,43 +66,20 @@ def einsum(
     window: int = 0,
     scale: float = 0.0,
 ) -> Array:
-    """Attend by einsums, in blocks of queries with the keys that they may attend to; see `Attend`.
-
-    Softmax is in float32. Most scores outside the mask are never computed, and a block's scores are
-    recomputed in the backward pass. Heads are moved to the front once, not in every block.
-    """
+    """Attend by einsums, with softmax in float32; see `Attend`."""
     B, L, H, K = q_BxLxHxK.shape
     J = k_BxLxJxK.shape[2]
-    q_BxJxGxLxK = q_BxLxHxK.reshape(B, L, J, H // J, K).transpose(0, 2, 3, 1, 4)
-    k_BxJxLxK, v_BxJxLxK = (x.swapaxes(1, 2) for x in (k_BxLxJxK, v_BxLxJxK))
-    size = query_block(L)
-    whole = partial(_rows, window, scale or K**-0.5)
-    rows = jax.checkpoint(whole) if size < L else whole
-    blocks = []
-    for first in range(0, L, size):
-        keys = slice(first_key("einsum", first, window, size), first + size)
-        q_BxJxGxRxK = q_BxJxGxLxK[:, :, :, first : first + size]
-        blocks.append(rows(q_BxJxGxRxK, k_BxJxLxK[:, :, keys], v_BxJxLxK[:, :, keys], segments_BxL[:, keys]))
-    z_BxJxGxLxK = jnp.concatenate(blocks, axis=3)
-    return z_BxJxGxLxK.transpose(0, 3, 1, 2, 4).reshape(B, L, H, K)
-
-
-def _rows(
-    window: int, scale: float, q_BxJxGxRxK: Array, k_BxJxSxK: Array, v_BxJxSxK: Array, segments_BxS: Array
-) -> Array:
-    """Attend from the last R of S positions; the queries of a group are the rows of a single product."""
-    B, J, G, R, K = q_BxJxGxRxK.shape
     exact = {"preferred_element_type": jnp.float32}
-    q_BxJxMxK = q_BxJxGxRxK.reshape(B, J, G * R, K)
-    scores = jnp.einsum("bjmk,bjsk->bjms", q_BxJxMxK, k_BxJxSxK, **exact).reshape(B, J, G, R, -1)
-    seen_Bx1x1xRxS = _seen(segments_BxS, R, window)[:, None, None]
-    scores = jnp.where(seen_Bx1x1xRxS, scores * scale, jnp.finfo(jnp.float32).min)
+    # The queries of a group are the rows of a single product.
+    q_BxJxMxK = q_BxLxHxK.reshape(B, L, J, H // J, K).transpose(0, 2, 3, 1, 4).reshape(B, J, -1, K)
+    scores = jnp.einsum("bjmk,bljk->bjml", q_BxJxMxK, k_BxLxJxK, **exact).reshape(B, J, -1, L, L)
+    seen_Bx1x1xLxL = _seen(segments_BxL, window)[:, None, None]
+    scores = jnp.where(seen_Bx1x1xLxL, scores * (scale or K**-0.5), jnp.finfo(jnp.float32).min)
     weights = jnp.exp(scores - jax.lax.stop_gradient(scores.max(axis=-1, keepdims=True)))
-    z_BxJxMxK = jnp.einsum(
-        "bjms,bjsk->bjmk", weights.reshape(B, J, G * R, -1).astype(v_BxJxSxK.dtype), v_BxJxSxK, **exact
-    )
-    z_BxJxGxRxK = z_BxJxMxK.reshape(B, J, G, R, K) / weights.sum(axis=-1, keepdims=True)
-    return z_BxJxGxRxK.astype(v_BxJxSxK.dtype)
+    rows_BxJxMxL = weights.reshape(B, J, -1, L).astype(v_BxLxJxK.dtype)
+    z_BxJxMxK = jnp.einsum("bjml,bljk->bjmk", rows_BxJxMxL, v_BxLxJxK, **exact)
+    z_BxJxGxLxK = z_BxJxMxK.reshape(B, J, -1, L, K) / weights.sum(axis=-1, keepdims=True)
+    return z_BxJxGxLxK.astype(v_BxLxJxK.dtype).transpose(0, 3, 1, 2, 4).reshape(B, L, H, K)
 
 
 def cudnn(
@@ -114,22 +91,24 @@ def cudnn(
     scale: float = 0.0,
 ) -> Array:
     """Attend by cuDNN's fused kernel; the mask is a bias to it; see `Attend`."""
-    mask_Bx1xLxL = _seen(segments_BxL, segments_BxL.shape[1], window)[:, None]
+    mask_Bx1xLxL = _seen(segments_BxL, window)[:, None]
     return jax.nn.dot_product_attention(
         q_BxLxHxK, k_BxLxJxK, v_BxLxJxK, mask=mask_Bx1xLxL, scale=scale or None, implementation="cudnn"
     )
 
 
-def _seen(segments_BxS: Array, rows: int, window: int) -> Array:
-    """Return the mask of positions (last axis) that the last `rows` positions (axis before) may attend to."""
-    S = segments_BxS.shape[1]
-    causal_RxS = jnp.tril(jnp.ones((rows, S), bool), S - rows)
+def _seen(segments_BxL: Array, window: int) -> Array:
+    """Return the mask of positions (last axis) that positions (axis before) may attend to."""
+    ones_LxL = jnp.ones((segments_BxL.shape[1],) * 2, bool)
+    causal_LxL = jnp.tril(ones_LxL)
     if window:
-        causal_RxS &= ~jnp.tril(jnp.ones((rows, S), bool), S - rows - window)
-    return causal_RxS & (segments_BxS[:, S - rows :, None] == segments_BxS[:, None, :])
+        causal_LxL &= ~jnp.tril(ones_LxL, -window)
+    return causal_LxL & (segments_BxL[:, :, None] == segments_BxL[:, None, :])
 
 
-def splash(
+def _splash(
+    kind: str,
+    max_logit: float,
     q_BxLxHxK: Array,
     k_BxLxJxK: Array,
     v_BxLxJxK: Array,
@@ -137,55 +116,26 @@ def splash(
     window: int = 0,
     scale: float = 0.0,
 ) -> Array:
-    """Attend by JAX's kernel for TPUs: blocks in VMEM; those outside the mask are skipped; see `Attend`."""
-    _, L, H, K = q_BxLxHxK.shape
-    kernel = partial(_run, _splash_kernel(H, padded(L, window), window), splash_kernel.SegmentIds)
-    q_BxLxHxK = q_BxLxHxK * (scale or K**-0.5)
-    return _blockwise(kernel, padded(L, window), q_BxLxHxK, k_BxLxJxK, v_BxLxJxK, segments_BxL)
+    """Attend by a kernel for TPUs: blocks in VMEM; those outside the mask are skipped; see `Attend`.
 
-
-def tokamax(
-    q_BxLxHxK: Array,
-    k_BxLxJxK: Array,
-    v_BxLxJxK: Array,
-    segments_BxL: Array,
-    window: int = 0,
-    scale: float = 0.0,
-    max_logit: float = 0.0,
-) -> Array:
-    """Attend by tokamax's kernel: as `splash`, with exponentials to base 2 and the division in the kernel.
-
-    Given a bound of the scores, it doesn't look for each row's maximum.
+    tokamax's has exponentials to base 2 and the division in the kernel. Given a bound of the scores, it looks
+    for no row's maximum. Rows are padded to whole blocks with a segment of their own.
     """
-    _, L, _, K = q_BxLxHxK.shape
-    made = _tokamax_kernel(padded(L, window), window, max_logit)
-    kernel = partial(_run, made, _tokamax("base").SegmentIds)
+    L, H, K = q_BxLxHxK.shape[1:]
+    whole = padded(L, window)
+    if kind == "tokamax":
+        kernel, segment_ids = _tokamax_kernel(whole, window, max_logit), _tokamax("base").SegmentIds
+    else:
+        kernel, segment_ids = _splash_kernel(H, whole, window), splash_kernel.SegmentIds
+
+    def lengthened(array: Array, axis: int, value: int = 0) -> Array:
+        widths = [(0, (whole - L) * (n == axis)) for n in range(array.ndim)]
+        return jnp.pad(array, widths, constant_values=value) if whole > L else array
+
     q_BxLxHxK = q_BxLxHxK * (scale or K**-0.5)
-    return _blockwise(kernel, padded(L, window), q_BxLxHxK, k_BxLxJxK, v_BxLxJxK, segments_BxL)
-
-
-def _run(
-    kernel: Callable[..., Array], segment_ids: Any, q: Array, k: Array, v: Array, segments: Array
-) -> Array:
-    return jax.vmap(kernel)(q, k, v, segment_ids(q=segments, kv=segments))
-
-
-def _blockwise(
-    kernel: Callable[..., Array],
-    whole: int,
-    q_BxLxHxK: Array,
-    k_BxLxJxK: Array,
-    v_BxLxJxK: Array,
-    segments_BxL: Array,
-) -> Array:
-    """Run a kernel on heads before positions, padded to `whole` with a segment of its own."""
-    L = q_BxLxHxK.shape[1]
-    more = whole - L
-    heads_first = (jnp.swapaxes(x, 1, 2) for x in (q_BxLxHxK, k_BxLxJxK, v_BxLxJxK))
-    q, k, v = (jnp.pad(x, ((0, 0), (0, 0), (0, more), (0, 0))) if more else x for x in heads_first)
-    if more:
-        segments_BxL = jnp.pad(segments_BxL, ((0, 0), (0, more)), constant_values=-1)
-    z_BxHxLxK = kernel(q, k, v, segments_BxL)
+    q, k, v = (lengthened(jnp.swapaxes(x, 1, 2), 2) for x in (q_BxLxHxK, k_BxLxJxK, v_BxLxJxK))
+    segments = lengthened(segments_BxL, 1, -1)
+    z_BxHxLxK = jax.vmap(kernel)(q, k, v, segment_ids(q=segments, kv=segments))
     return jnp.swapaxes(z_BxHxLxK[:, :, :L], 1, 2)
 
 

@@ -185,9 +185,19 @@ def load(folder: Path, arch: Architecture, abstract: Params) -> Params:
     return loaded
 
 
+def _files(folder: Path) -> list[str]:
+    return [CONFIG, *sorted(set(Weights(folder).where.values()))]
+
+
+def versions(folder: Path) -> dict[str, list[int]]:
+    """Return size and time of change of each file that `digest` reads."""
+    stats = {file: (folder / file).stat() for file in _files(folder)}
+    return {file: [about.st_size, about.st_mtime_ns] for file, about in stats.items()}
+
+
 def digest(folder: Path) -> str:
     """Return the sha256 over names and contents of config.json and the weights: 1 to 2 GB/s per core."""
-    files = [CONFIG, *sorted(set(Weights(folder).where.values()))]
+    files = _files(folder)
 
     def of(file: str) -> str:
         with (folder / file).open("rb") as opened:

@@ -6,7 +6,6 @@ KINDS = ("auto", "tokamax", "splash", "cudnn", "einsum")
 SPLASH = ("tokamax", "splash")  # kernels for TPUs with the same blocks
 _LANES = 128  # a tile's width on TPU
 _GPUS = ("gpu", "cuda", "rocm")
-_LEAST_BLOCK, _MOST_BLOCKS = 128, 16  # smaller blocks make thin products, more blocks long programs
 _LARGEST_BLOCK = 2048  # of MaxText's v6e recipes; fits 8B at 8192
 _SMALLEST_BLOCK = 512  # of the TPU's kernels: 128 takes several times as long
 
@@ -79,43 +78,19 @@ def _divisor(length: int, window: int) -> int:
     return block
 
 
-def query_block(length: int) -> int:
-    """Return the queries of a block of `einsum`, which reads the keys up to its end."""
-    return max(_LEAST_BLOCK, -(-length // _MOST_BLOCKS))
-
-
-def first_key(kind: str, first: int, window: int, block: int) -> int:
-    """Return the first key that is computed for the queries from `first` on, in blocks of `block`.
-
-    Args:
-        kind: kernels for TPUs skip whole blocks of keys, `einsum` single keys.
-        first: query.
-        window: of the layer; 0: none.
-        block: of queries and keys.
-    """
-    key = max(0, first - window + 1) if window else 0
-    return key // block * block if kind in SPLASH else key
-
-
 def computed_share(kind: str, length: int, window: int = 0) -> float:
-    """Return the share of the square of scores that is computed: whole blocks on the edges of the mask.
+    """Return the share of the square of scores that is computed: all, or by kernels for TPUs whole blocks.
 
     Args:
         kind: the implementation.
         length: tokens in an example.
         window: of the layer; 0: none.
     """
-    if kind == "cudnn":
+    if kind not in SPLASH:
         return 1.0
-    whole = padded(length, window) if kind in SPLASH else length
-    block = block_size(length, window) if kind in SPLASH else query_block(length)
+    whole, block = padded(length, window), block_size(length, window)
     computed = 0
     for first in range(0, whole, block):
-        end = min(first + block, whole)
-        computed += (end - first) * (end - first_key(kind, first, window, block))
+        key = max(0, first - window + 1) if window else 0
+        computed += block * (first + block - key // block * block)
     return computed / length**2
-
-
-def scores_again(kind: str, length: int) -> bool:
-    """Return True if the backward pass recomputes the scores."""
-    return kind in SPLASH or (kind == "einsum" and query_block(length) < length)

@@ -18,7 +18,6 @@ from workload.model.transformers_families import IN_TRANSFORMERS
 CONFIG = "config.json"
 LOCAL, GLOBAL = "sliding_attention", "full_attention"
 
-
 _ONLY = {"attention_bias": False, "partial_rotary_factor": 1.0}  # in all families
 
 _NEEDED = {
@@ -38,10 +37,7 @@ _KEYS = _NEEDED | _OPTIONAL | {
     "tie_word_embeddings": "tie_embeddings",
     "query_pre_attn_scalar": "query_pre_attn_scalar",
 }  # fmt: skip
-_OF_WINDOWS = (
-    "sliding_window",
-    "query_pre_attn_scalar",
-)  # settings that other families' files may have, unused
+_OF_WINDOWS = ("sliding_window", "query_pre_attn_scalar")  # other families' files may have them, unused
 ROPE_KEYS = {
     "factor": "factor",
     "original_max_position_embeddings": "original_length",
@@ -154,9 +150,8 @@ class _Reader:
         types = self._content.get("layer_types")
         if self._name != "gemma3_text":
             if types is not None and set(_texts(types)) - {GLOBAL} and self._name != "mistral":
-                self._report(
-                    "layer_types", types, f"this decoder supports {GLOBAL} only", "use a model without it"
-                )
+                rule = f"this decoder supports {GLOBAL} only"
+                self._report("layer_types", types, rule, "use a model without it")
             return arch
         if types is None:
             every = self._content.get("sliding_window_pattern", 6)

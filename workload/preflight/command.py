@@ -108,7 +108,11 @@ def _with_weights(config: Config) -> Config:
     Otherwise a given [model] is used.
     """
     folder = config.train.init_from
-    if not folder or (config.model != Architecture() and not Path(folder).exists()):
+    if (
+        not folder
+        or isinstance(config.model, ModuleConfig)
+        or (config.model != Architecture() and not Path(folder).exists())
+    ):
         return config
     from workload.train.fitting import model_from_weights  # imports JAX
 

@@ -12,9 +12,9 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +31,7 @@ from workload.train.config import Config
 if TYPE_CHECKING:  # JAX is imported once its environment is set
     from workload.train.update import TrainStep
 
-FORMAT = 2  # of cached results
+FORMAT = 3  # of cached results
 
 
 class PreflightError(WorkloadError):
@@ -63,6 +63,8 @@ class Compiled:
         compiler: versions of jax and libtpu.
         parameters: of a user's module; 0 for the decoder.
         flops: of all products of a user's module in a step, on all chips; 0 for the decoder.
+        program_flops: of a chip's matrix products in the compiled program, those of kernels left out.
+        kernels: number of runs in a step of each kernel, by its name.
     """
 
     refused: str
@@ -77,6 +79,8 @@ class Compiled:
     compiler: str
     parameters: int = 0
     flops: float = 0.0
+    program_flops: float = 0.0
+    kernels: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def hbm_bytes(self) -> int:
@@ -109,9 +113,8 @@ def key(config: Config, slices: Slices) -> str:
     """Return the cache key: a digest of step, slice, compiler and this package's sources."""
     source = hashlib.sha256()
     package = Path(__file__).parents[1]
-    step = (
-        f"train/{name}.py" for name in ("module_step", "step", "update", "sharding", "optimizer", "flags")
-    )
+    steps = ("module_step", "lora_step", "step")
+    step = (f"train/{name}.py" for name in (*steps, "update", "sharding", "optimizer", "flags"))
     for name in (*step, "model", "modules", "preflight/hlo.py", "preflight/schedule.py"):
         path = package / name
         for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
@@ -120,7 +123,9 @@ def key(config: Config, slices: Slices) -> str:
         source.update(module_source.digest(config.model.module).encode())
     inputs = {
         "format": FORMAT,
-        "config": {name: asdict(getattr(config, name)) for name in ("model", "optimizer", "compute", "mesh")},
+        "config": {
+            name: asdict(getattr(config, name)) for name in ("model", "optimizer", "lora", "compute", "mesh")
+        },
         "length": config.data.sequence_length,
         "batch": [config.train.batch_size, config.train.accumulate],
         "slices": asdict(slices),
@@ -223,6 +228,8 @@ def _compile(config: Config, slices: Slices) -> Compiled:
             attention=step.attention,
             compile_s=took,
             compiler=versions,
+            program_flops=program.matmul_flops(),
+            kernels=program.kernels(),
             **_counted(step),
         )
 

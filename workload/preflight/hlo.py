@@ -5,6 +5,7 @@ once (jax-ml/jax issue 18672); here every count is multiplied by the loops aroun
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import prod
@@ -16,6 +17,9 @@ _INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?([\w.\-]+) = (.*?) ([a-z][\w\-]*)\((
 _ARRAY = re.compile(r"\b([a-z]\w*)\[([\d,]*)\]")
 _CALLED = re.compile(r"\b(calls|to_apply|body|condition)=%?([\w.\-]+)")
 _BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
+_NAME = re.compile(r"%([\w.\-]+)")
+_WINDOW = re.compile(r"window=\{([^}]*)\}")
+_KERNEL = 'custom_call_target="tpu_custom_call"'
 _KNOWN_TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 _BYTES = {"pred": 1, "bf16": 2, "f16": 2, "f32": 4, "f64": 8}
 
@@ -103,14 +107,23 @@ class HloProgram:
         return sorted(loops, reverse=True)
 
     def matmul_flops(self) -> float:
-        """Sum the FLOPs of every `dot`; programs for TPUs have convolutions instead."""
+        """Sum the FLOPs of every `dot` and, in programs for TPUs, `convolution`; kernels aren't included."""
         total = 0.0
         for name, computation in self.computations.items():
             shapes = {instruction.name: instruction.shape for instruction in computation.instructions}
             for instruction in computation.instructions:
-                if instruction.opcode == "dot":
-                    total += self.times[name] * _dot_flops(instruction, shapes)
+                if flops := _FLOPS.get(instruction.opcode):
+                    total += self.times[name] * flops(instruction, shapes)
         return total
+
+    def kernels(self) -> dict[str, int]:
+        """Count the runs of every kernel in a step, by its name without the compiler's number."""
+        runs: Counter[str] = Counter()
+        for name, computation in self.computations.items():
+            for instruction in computation.instructions:
+                if instruction.opcode == "custom-call" and _KERNEL in instruction.rest:
+                    runs[instruction.name.partition(".")[0]] += self.times[name]
+        return dict(runs)
 
 
 def called(rest: str) -> dict[str, str]:
@@ -146,6 +159,50 @@ def _dot_flops(dot: Instruction, shapes: dict[str, str]) -> float:
     inner = prod(lengths[axis] for axis in _dims(contracted[1])) if contracted else 1
     result = _ARRAY.search(dot.shape)
     return 2.0 * inner * prod(_dims(result[2])) if result else 0.0
+
+
+def _convolution_flops(convolution: Instruction, shapes: dict[str, str]) -> float:
+    """Count the products of a convolution, those with its padding and with the gaps of a dilation left out.
+
+    The compiler writes a matrix product as a convolution. A contraction over several axes has a window as
+    large as the array; an axis that both operands share has one that meets a single element.
+    """
+    labels = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", convolution.rest)
+    arguments = convolution.rest.split("), ")[0]
+    typed = [_dims(dims) for _, dims in _ARRAY.findall(arguments)]
+    named = [
+        _dims(array[2]) for name in _NAME.findall(arguments) if (array := _ARRAY.search(shapes.get(name, "")))
+    ]
+    result = _ARRAY.search(convolution.shape)
+    if not (labels and result):
+        raise WorkloadError(f"unknown format of a convolution: {convolution.rest[:120]}")
+    left, right = (typed or named)[:2]
+    lengths = dict(zip(labels[1], left, strict=True)), dict(zip(labels[3], _dims(result[2]), strict=True))
+    inner = dict(zip(labels[2], right, strict=True))["i"]
+    window = dict(part.split("=") for part in (_WINDOW.search(convolution.rest) or ["", ""])[1].split())
+    products = 2.0 * lengths[1]["b"] * lengths[1]["f"] * inner
+    for number, axis in enumerate(sorted(filter(str.isdigit, labels[1]))):
+        at = {
+            name: int(values.split("x")[number].split("_")[0])
+            for name, values in window.items()
+            if name != "rhs_reversal"
+        }
+        products *= _met(lengths[0][axis], lengths[1][axis], at)
+    return products
+
+
+def _met(length: int, places: int, window: dict[str, int]) -> int:
+    """Count the elements that a window along an axis of some length meets at all of its places."""
+    gap, first = window.get("lhs_dilate", 1), window.get("pad", 0)
+    positions = (
+        place * window.get("stride", 1) + offset * window.get("rhs_dilate", 1) - first
+        for place in range(places)
+        for offset in range(window.get("size", 1))
+    )
+    return sum(position % gap == 0 and 0 <= position // gap < length for position in positions)
+
+
+_FLOPS = {"dot": _dot_flops, "convolution": _convolution_flops}
 
 
 def groups_of(rest: str) -> list[list[int]]:

@@ -60,7 +60,7 @@ def step_flops(arch: Architecture, length: int, attention: str, remat: Sequence[
     parts = forward_flops(arch, length, attention)
     again = sum(flops for part, flops in parts.items() if _again(part, remat))
     # Backward: two products for one; with recomputed scores, five for two.
-    scores = 0.5 * parts["attention"] if kernels.scores_again(attention, length) else 0.0
+    scores = 0.5 * parts["attention"] if attention in kernels.SPLASH else 0.0
     backward = 2 * sum(parts.values()) + scores
     return sum(parts.values()) + again + backward
 

@@ -111,7 +111,7 @@ def estimate_bytes(config: Config, slices: Slices) -> float:
     if isinstance(config.model, ModuleConfig):
         from workload.train.module_step import open_module
 
-        return 16.0 * open_module(config).parameters * roofline.copies(config, slices) / slices.chips
+        return open_module(config).state_bytes * roofline.copies(config, slices) / slices.chips
     arch, compute = config.model, config.compute
     width = 2 if compute.dtype == "bfloat16" else 4
     examples = config.train.batch_size / slices.chips / config.train.accumulate

@@ -90,6 +90,15 @@ def slices(name: str, count: int = 1) -> Slices:
     return Slices(**known[name], count=count)
 
 
+def of_a_host(name: str) -> tuple[int, list[Problem]]:
+    """Return the chips of a type of slice, and its problem if a slice isn't a single host."""
+    known = {kind["name"]: Slices(**kind).chips for kind in FACTS["types"] if kind["hosts"] == 1}
+    if name in known:
+        return known[name], []
+    rule = "must be a type of a single host: a host works alone, on its own chips"
+    return 0, [Problem("--slice", name, rule, f"one of {', '.join(known)}")]
+
+
 @dataclass(frozen=True)
 class Price:
     """US dollars per chip and hour in a region; None if unknown."""

@@ -11,6 +11,7 @@ import signal
 import threading
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 from workload.arguments import parser
 from workload.errors import BoardError, ConfigError, Problem, RunError, StoreError
@@ -58,7 +59,7 @@ def main(arguments: Sequence[str]) -> int:
     """
     options = _options(arguments)
     url, parent = options.run.rstrip("/"), os.getppid()
-    run, store = url.rpartition("/")[2], open_store(url)
+    store = open_store(url)
     metrics, board, trouble = Metrics(store), None, ""
     if options.once and not metrics.exist():
         fix = "name the folder of a run that trained, e.g. gs://BUCKET/runs/RUN"
@@ -78,7 +79,7 @@ def main(arguments: Sequence[str]) -> int:
         last = options.once or ending.is_set()
         try:
             if board is None:
-                board = _board(options, run)
+                board = _board(options, url)
                 print(f"curves: uploading to {board.name}", flush=True)
             points = upload(metrics, board)
             if points or options.once:
@@ -96,9 +97,11 @@ def main(arguments: Sequence[str]) -> int:
         wait()
 
 
-def _board(options: argparse.Namespace, run: str) -> Board | WandbRun:
+def _board(options: argparse.Namespace, url: str) -> Board | WandbRun:
     if options.wandb:
-        return WandbRun(options.wandb, run, options.offline)
+        known = url if url.startswith("gs://") else str(Path(url).absolute())
+        return WandbRun(options.wandb, known, options.offline)
+    run = url.rpartition("/")[2]
     return Board(options.to, options.experiment or id_of(run), run)
 
 

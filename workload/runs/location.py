@@ -9,6 +9,8 @@ from workload.errors import Problem
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/+")
 RUN = re.compile(r"[a-z0-9][a-z0-9._-]*")
+CHECKPOINT = re.compile(r"run:(?P<run>.+)@(?P<step>[0-9]+)")
+IS_CHECKPOINT = "must name a run and one of its steps, since the newest changes"
 
 
 def of_run(folder: str, run: str, root: str | None) -> tuple[str, list[Problem]]:

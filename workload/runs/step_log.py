@@ -145,7 +145,13 @@ class StepLog:
         rows = list(self._rows)  # later ones may come meanwhile
         if rows:
             name = f"{metrics.FOLDER}{_compact(events.now())}-{to}.jsonl"
-            self._store.write(name, "".join(rows).encode())
+            try:
+                self._store.write(name, "".join(rows).encode())
+            except OutageError:
+                raise
+            except StoreError as error:  # the run doesn't depend on its curves; the next `flush` has them
+                _log.warning("not written: %s", str(error).splitlines()[0])
+                return
             del self._rows[: len(rows)]
             self._soon.put(metrics.LIVE, "".join(self._rows).encode())
 

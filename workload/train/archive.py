@@ -5,7 +5,6 @@ workload checkpoints export gs://my-project-checkpoints/runs/first --out first-h
 """
 # mypy: allow-untyped-calls
 
-import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -15,191 +14,20 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import orbax.checkpoint as ocp  # type: ignore[import-untyped]
-from etils import epath  # type: ignore[import-untyped]
 from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from settings_schema import foreign
-from workload import command, settings
-from workload.errors import Problem, RunError, WeightsError
-from workload.model import adapters, decoder, huggingface, peft
-from workload.model.adapters import LoraConfig
-from workload.model.architecture import Architecture
-from workload.model.decoder import Params
-from workload.model.generation import Generation
+from workload.errors import RunError
+from workload.model import decoder, huggingface, peft
 from workload.model.transformers_config import CONFIG
 from workload.modules.config import ModuleConfig
 from workload.runs.errors import MissingObjectError
 from workload.runs.store import Store
-from workload.train import checksums, record
-from workload.train.checkpoints import FOLDER, list_steps, quiet_failures, read_checksums
+from workload.train import base, checksums, record
+from workload.train.checkpoints import list_steps
 from workload.train.cluster import first_line
-from workload.train.config import Config, OptimizerConfig
-from workload.train.optimizer import build
-
-
-@dataclass(frozen=True)
-class Past:
-    """Begun run: its model and the settings that its checkpoints depend on."""
-
-    store: Store
-    sha256: str  # of the settings that determine the losses
-    model: Architecture | ModuleConfig
-    optimizer: OptimizerConfig
-    generation: Generation
-    lora: LoraConfig
-    base: str  # folder of the weights that the run began with; empty: none
-    base_sha256: str  # of those that its adapters stand beside
-
-    @classmethod
-    def read(cls, store: Store) -> "Past":
-        """Read the run's config.json; see `open_run`.
-
-        Raises:
-            RunError: another version of the trainer wrote it.
-        """
-        try:
-            written = foreign.parse(store.read(record.NAME))
-            exact = written["exact"]
-        except (ValueError, KeyError):
-            fix = "use the version of the trainer that began the run"
-            where = f"{store.url}/{record.NAME}"
-            raise RunError(f"{where}: not written by this version\n    fix: {fix}") from None
-        problems: list[Problem] = []
-        kind = ModuleConfig if "module" in exact["model"] else Architecture
-        model = settings.build(kind, exact["model"], "model.", problems)
-        optimizer = settings.build(OptimizerConfig, exact["optimizer"], "optimizer.", problems)
-        lora = settings.build(LoraConfig, exact.get("lora", {}), "lora.", problems)
-        if problems:
-            listed = "\n  ".join(map(str, problems))
-            raise RunError(f"{store.url}/{record.NAME}: not written by this version\n  {listed}")
-        sha256 = hashlib.sha256(json.dumps(exact, sort_keys=True).encode()).hexdigest()
-        length = {"longest": exact["data"]["sequence_length"]}
-        generation = Generation.read(length | written.get("generation", {}))
-        base = exact.get("train", {}).get("init_from", "")
-        return cls(store, sha256, model, optimizer, generation, lora, base, exact.get("base_sha256", ""))
-
-    @property
-    def architecture(self) -> Architecture:
-        """Architecture of a run of the decoder.
-
-        Raises:
-            RunError: it is a run of a module.
-        """
-        if isinstance(self.model, Architecture):
-            return self.model
-        fix = "read its checkpoints with the module, or export their arrays"
-        raise RunError(f"{self.store.url}: a run of {self.model.module}, not of the decoder\n    fix: {fix}")
-
-    def _shapes(self, step: int) -> dict[str, Any]:
-        """Return the shapes of the parameters; those of a module are read from the checkpoint."""
-        if isinstance(self.model, Architecture):
-            if not self.lora.rank:
-                return decoder.shapes(self.model, jnp.float32)
-            trained = adapters.shapes(self.model, self.lora).items()
-            return {"layers": {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in trained}}
-        try:
-            stored = ocp.PyTreeCheckpointer().metadata(self._folder(step)).item_metadata.tree["params"]
-        except Exception as error:  # orbax and tensorstore raise any type
-            raise self._unreadable(step, error) from error
-        shapes: dict[str, Any] = jax.tree.map(
-            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), stored
-        )
-        return shapes
-
-    def restore(self, step: int, whole_state: bool) -> Any:
-        """Restore a checkpoint on this host: the whole state, or its parameters alone.
-
-        Raises:
-            RunError: it can't be read.
-        """
-        device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-        params = self._shapes(step)
-        abstract: dict[str, Any] = {"params": params}
-        if whole_state:
-            optimizer = build(Config(optimizer=self.optimizer))
-            abstract["opt_state"] = jax.eval_shape(optimizer.init, params)
-        placed = jax.tree.map(
-            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=device), abstract
-        )
-        state = self._restore(step, placed, partial=not whole_state, strict=True)
-        self._compare(step, state, read_checksums(self.store, step))
-        return state
-
-    def params(self, step: int, abstract: Params) -> Params:
-        """Restore some of a checkpoint's parameters, cast and sharded; a single array is in memory uncast.
-
-        Args:
-            step: of a complete checkpoint.
-            abstract: their shapes, dtypes and shardings; a shorter axis of layers selects the first ones.
-
-        Raises:
-            RunError: it can't be read, or has adapters alone.
-        """
-        if self.lora.rank:
-            fix = (
-                f"`{command('checkpoints', 'export')} {self.store.url} --merged --out …`, and use that folder"
-            )
-            raise RunError(f"{self.store.url}: its checkpoints hold adapters alone\n    fix: {fix}")
-        known = read_checksums(self.store, step)
-
-        def load(path: tuple[Any, ...], leaf: jax.ShapeDtypeStruct) -> jax.Array:
-            saved: Any = jax.ShapeDtypeStruct(leaf.shape, jnp.float32, sharding=leaf.sharding)
-            for part in reversed(path):
-                saved = {part.key: saved}
-            state = self._restore(step, {"params": saved}, partial=True, strict=False)
-            self._compare(step, state, known)
-            (array,) = jax.tree.leaves(state)
-            cast: jax.Array = array.astype(leaf.dtype)
-            return cast
-
-        params: Params = jax.tree_util.tree_map_with_path(load, abstract)
-        return params
-
-    def merged(self, params: Params) -> Params:
-        """Add a checkpoint's adapters to the weights that they were trained beside.
-
-        Raises:
-            WeightsError: the weights are no longer there, or others.
-        """
-        folder, device = Path(self.base), jax.sharding.SingleDeviceSharding(jax.devices()[0])
-        if self.base_sha256 != huggingface.digest(folder):
-            fix = "put the weights that it was trained beside back there"
-            raise WeightsError(f"{folder}: has other weights than the run was trained beside\n    fix: {fix}")
-        placed = jax.tree.map(
-            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=device),
-            decoder.shapes(self.architecture),
-        )
-        given = huggingface.load(folder, self.architecture, placed)
-        return {**given, "layers": adapters.merged(given["layers"], params["layers"], self.lora)}
-
-    def _compare(self, step: int, state: Any, known: tuple[str | None, str]) -> None:
-        """Compare restored arrays with `read_checksums`, if the step has any. Raises RunError."""
-        stored, problem = known
-        if stored is not None:
-            problem = checksums.problem(stored, step, state, checksums.compiled(state)(state))
-        if problem:
-            raise RunError(
-                f"{self.store.url}: checkpoint {step} is damaged: {problem}\n"
-                f"    fix: another step; `{command('checkpoints', 'verify')} {self.store.url}` reads them all"
-            )
-
-    def _restore(self, step: int, placed: Any, partial: bool, strict: bool) -> Any:
-        quiet_failures()
-        loader = ocp.Checkpointer(ocp.PyTreeCheckpointHandler())
-        desired = ocp.checkpoint_utils.construct_restore_args(placed, strict=strict)
-        arguments = ocp.args.PyTreeRestore(placed, restore_args=desired, partial_restore=partial)
-        try:
-            return loader.restore(self._folder(step), args=arguments)
-        except Exception as error:  # orbax and tensorstore raise any type
-            raise self._unreadable(step, error) from error
-
-    def _folder(self, step: int) -> Any:
-        return epath.Path(self.store.url) / FOLDER / str(step)
-
-    def _unreadable(self, step: int, error: Exception) -> RunError:
-        return RunError(f"{self.store.url}: checkpoint {step} can't be read: {first_line(error)}")
+from workload.train.past import Past, complete_step
 
 
 @dataclass(frozen=True)
@@ -252,21 +80,6 @@ def verify(store: Store, step: int | None = None) -> list[Checked]:
     return checked
 
 
-def complete_step(store: Store, step: int | None) -> int:
-    """Return `step` if it has a complete checkpoint, or by default the newest such step.
-
-    Raises:
-        RunError: there is none.
-    """
-    complete = list_steps(store).complete
-    if not complete or (step is not None and step not in complete):
-        desired = "no complete checkpoint" if step is None else f"no complete checkpoint {step}"
-        raise RunError(
-            f"{store.url}: {desired}\n    fix: one of {list(complete) or 'none: continue its training'}"
-        )
-    return complete[-1] if step is None else step
-
-
 def _not_finite(state: Any) -> list[str]:
     return [
         jax.tree_util.keystr(path)
@@ -299,14 +112,17 @@ def export(
         raise RunError(f"--merged: {store.url} has no adapters\n    fix: leave it out")
     params = past.restore(chosen, whole_state=False)["params"]
     if merged:
-        params = past.merged(params)
+        params = base.merged(past, params)
     folder = f"{record.TOKENIZER}/"
     tokenizer = {name.removeprefix(folder): store.read(name) for name in store.list(folder)}
     if not past.generation.ends:
         progress("an earlier version began this run without an end token: generation won't stop")
     try:
         if isinstance(past.model, ModuleConfig):
-            files = _save_arrays(out, params, past.model, dtype)
+            about = asdict(past.model)
+            if past.lora.rank and not merged:
+                about |= {"lora": asdict(past.lora), "base": past.base}
+            files = _save_arrays(out, params, about, dtype)
         elif past.lora.rank and not merged:
             files = peft.save(out, params["layers"], past.lora, past.base, dtype)
             for name, content in tokenizer.items():
@@ -323,12 +139,12 @@ def export(
         raise RunError(f"--out {out}: can't be written: {first_line(error)}\n    fix: {fix}") from None
 
 
-def _save_arrays(out: Path, params: decoder.Params, model: ModuleConfig, dtype: str) -> list[str]:
+def _save_arrays(out: Path, params: decoder.Params, about: dict[str, Any], dtype: str) -> list[str]:
     out.mkdir(parents=True, exist_ok=True)
     arrays = {
-        ".".join(part.key for part in path): np.asarray(leaf.astype(dtype))
+        ".".join(part.key for part in path): np.asarray(jnp.asarray(leaf).astype(dtype))
         for path, leaf in jax.tree_util.tree_leaves_with_path(params)
     }
     save_file(arrays, out / huggingface.WHOLE)
-    (out / CONFIG).write_text(json.dumps(asdict(model), indent=2) + "\n")
+    (out / CONFIG).write_text(json.dumps(about, indent=2) + "\n")
     return [huggingface.WHOLE]

@@ -17,6 +17,7 @@ from workload.model import adapters, points
 from workload.model.adapters import LoraConfig
 from workload.model.architecture import Architecture, violations
 from workload.modules.config import ModuleConfig
+from workload.runs import location
 from workload.runs.vertex_ids import ID, IS_ID, IS_TENSORBOARD, TENSORBOARD
 from workload.settings import build, matching, override, read, ruled
 from workload.train import flags
@@ -56,7 +57,9 @@ class TrainConfig:
     batch_size: int = ruled(16, at_least(1))  # examples a step, over all devices
     accumulate: int = ruled(1, at_least(1))  # sequential parts of a step's batch
     seed: int = ruled(0, between(0, 2**31 - 1))  # of the parameters and of the data's order
-    init_from: str = ""  # folder of initial Hugging Face weights; empty: random from the seed
+    # Folder of initial Hugging Face weights; for a module, a run and its step: "run:first@400", or by the
+    # run's URL, "run:gs://BUCKET/runs/first@400"; empty: random from the seed.
+    init_from: str = ""
 
 
 @dataclass(frozen=True)
@@ -210,7 +213,8 @@ def _cross_checks(config: Config) -> list[Problem]:
     """Return violations of rules between keys."""
     model, optimizer, train = config.model, config.optimizer, config.train
     problems = violations(model) if isinstance(model, Architecture) else _of_module(config)
-    problems += adapters.problems(config.lora, train.init_from, config.compute.products)
+    decoder = isinstance(model, Architecture)
+    problems += adapters.problems(config.lora, train.init_from, config.compute.products, decoder)
     if optimizer.warmup_steps >= train.steps:
         rule = f"must be less than train.steps, {train.steps}"
         fix = "warm up for a tenth of the run or less"
@@ -230,11 +234,14 @@ def _cross_checks(config: Config) -> list[Problem]:
 def _of_module(config: Config) -> list[Problem]:
     """Return settings of the decoder's step that a module decides itself."""
     given = {f"compute.{name}": (getattr(config.compute, name), default) for name, default in _DECODERS_ALONE}
-    given |= {"train.init_from": (config.train.init_from, ""), "lora.rank": (config.lora.rank, 0)}
+    given |= {"lora.quantize": (config.lora.quantize, "none")}
     rule, fix = "is of the decoder: a module decides it itself", "remove it"
     problems = [
         Problem(key, repr(value), rule, fix) for key, (value, default) in given.items() if value != default
     ]
+    begin = config.train.init_from
+    if begin and not location.CHECKPOINT.fullmatch(begin):
+        problems.append(Problem("train.init_from", repr(begin), location.IS_CHECKPOINT, "e.g. run:first@400"))
     settings = config.model.settings if isinstance(config.model, ModuleConfig) else {}
     try:
         json.dumps(settings, allow_nan=False)

@@ -24,7 +24,7 @@ def resolve(config: Config, dataset: Dataset) -> Config:
         WeightsError: the weights' config.json is unusable.
     """
     problems: list[Problem] = []
-    if config.train.init_from:
+    if config.train.init_from and isinstance(config.model, Architecture):
         folder = Path(config.train.init_from)
         config = model_from_weights(config, problems)
         tokenizer = folder / "tokenizer.json"

@@ -1,22 +1,20 @@
 """Training step of adapters beside the decoder's frozen parameters, which aren't part of the state."""
 # mypy: allow-untyped-calls
 
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
 
 from workload.model import adapters, decoder, huggingface
 from workload.model.products import quantized
 from workload.train import sharding
 from workload.train.config import Config
 from workload.train.step import Step
-from workload.train.update import Batch, Params, State
+from workload.train.update import Params
 
 
 class LoraStep(Step):
@@ -28,7 +26,6 @@ class LoraStep(Step):
         self._given = self._placed(decoder.shapes(config.decoder, dtype))
         self.frozen = self._placed(jax.eval_shape(self._quantized, self._given))
         self.frozen_where = sharding.specs(self.frozen, mesh)
-        self._values: Params = {}
 
     def prepare(self) -> None:
         """Read the frozen parameters, each worker its devices' parts."""
@@ -47,26 +44,6 @@ class LoraStep(Step):
 
         params: Params = jax.tree_util.tree_map_with_path(first, self.state["params"])
         return params
-
-    def lower(self) -> Any:
-        """Lower the update for the mesh: (frozen, state, batch) -> (state, metrics)."""
-
-        def update(frozen: Params, state: State, batch: Batch) -> tuple[State, dict[str, Array]]:
-            return self._update({**state, "frozen": frozen}, batch)
-
-        replicated = NamedSharding(self.mesh, PartitionSpec())
-        program = jax.jit(update, out_shardings=(self.shardings, replicated), donate_argnums=1)
-        return program.lower(self.frozen, self.state, self.batch)
-
-    def compile(self) -> Callable[[State, Batch], tuple[State, dict[str, Array]]]:
-        """Compile the update for the local devices, and bind the frozen parameters."""
-        return partial(super().compile(), self._values)
-
-    def compile_loss(self) -> Callable[[Params, Batch], tuple[Array, Array]]:
-        """Compile (params, batch) -> (sum of losses, number of targets), with the frozen parameters bound."""
-        program = jax.jit(lambda frozen, params, batch: self._sums(params, batch, frozen))
-        lowered: Any = program.lower(self.frozen, self.state["params"], self.batch)
-        return partial(lowered.compile(compiler_options=self._options()), self._values)
 
     def _trained(self, config: Config) -> Params:
         shapes = adapters.shapes(config.decoder, config.lora)

@@ -8,8 +8,8 @@ function of (seed, step), so that a repeated step has the same bits.
 
 import math
 from collections.abc import Mapping
-from functools import partial
-from typing import Any
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -21,10 +21,13 @@ from workload.errors import ConfigError, Problem
 from workload.modules import products
 from workload.modules.config import ModuleConfig
 from workload.modules.module import Inputs, UserModule
-from workload.train import optimizer
+from workload.train import optimizer, sharding
 from workload.train.config import Config
 from workload.train.sharding import FSDP, memory_bytes
-from workload.train.update import Batch, Params, State, TrainStep
+from workload.train.update import Batch, Params, State, TrainStep, summed
+
+if TYPE_CHECKING:
+    from workload.train.base import Base
 
 _EVALUATION = 0  # number of the step whose key an evaluation has; updates begin with 1
 _NOTES = 4  # in an event
@@ -42,6 +45,7 @@ class ModuleStep(TrainStep):
         self.module = open_module(config)
         self.attention, self.attention_reason = "module", "the module's own"
         super().__init__(config, mesh, platform, slices, self.module.params)
+        self.frozen = sharding.placed(self.module.frozen, self._places_of(self.module.frozen))
         limit = memory_bytes(mesh.devices.flat[0]) if platform == jax.default_backend() else None
         if problem := self.too_large(limit):
             raise ConfigError("config", [problem])
@@ -50,7 +54,7 @@ class ModuleStep(TrainStep):
         """Return the problem of a state that doesn't fit a device's memory, if it has a limit."""
         held = {
             jax.tree_util.keystr(path, simple=True, separator="."): (leaf, _held_bytes(leaf))
-            for path, leaf in jax.tree_util.tree_leaves_with_path(self.state)
+            for path, leaf in jax.tree_util.tree_leaves_with_path({**self.state, "frozen": self.frozen})
         }
         size = sum(part for _, part in held.values())
         if limit_bytes is None or size <= limit_bytes:
@@ -68,26 +72,36 @@ class ModuleStep(TrainStep):
     @property
     def flops(self) -> float:
         """FLOPs of all products of an update, on all devices."""
-        return products.flops(jax.make_jaxpr(self._update)(self.state, self.batch))
+        return products.flops(jax.make_jaxpr(self._update)(self.frozen, self.state, self.batch))
 
     def first_params(self) -> Params:
-        """Draw the parameters on the devices that hold them: the same values on any mesh."""
+        """Read those of `train.init_from`, or draw them where they are held: the same on any mesh."""
+        if self.config.train.init_from and not self.config.lora.rank:
+            return self._base.params(self.state["params"])
         params: Params = jax.jit(self.module.first_params, out_shardings=self.shardings["params"])()
         return params
 
+    def prepare(self) -> None:
+        """See `TrainStep.prepare`."""
+        if self.frozen:
+            self._values = self._base.params(self.frozen)
+
+    def base_sha256(self) -> str:
+        """See `Base.sha256`."""
+        return self._base.sha256
+
+    def check_weights(self, tokenizer_sha256: str) -> None:
+        """See `Base.check`."""
+        self._base.check(self.frozen or self.state["params"], tokenizer_sha256)
+
+    @cached_property
+    def _base(self) -> "Base":
+        from workload.train.base import Base  # orbax takes seconds to import
+
+        return Base.named(self.config.train.init_from)
+
     def _shardings(self, abstract: State) -> Any:
-        notes: list[str] = []
-
-        def placed(path: tuple[Any, ...], leaf: Any) -> NamedSharding:
-            names = tuple(part.key for part in path)
-            spec, note = partition(self.module.annotations[names], leaf.shape, self.mesh.shape)
-            if note:
-                notes.append(f"{'.'.join(names)} {list(leaf.shape)}: {note}")
-            return NamedSharding(self.mesh, spec)
-
-        params = jax.tree_util.tree_map_with_path(placed, abstract["params"])
-        if notes:
-            self.placement = {"placement": notes[:_NOTES] + [f"{len(notes)} in all"] * (len(notes) > _NOTES)}
+        params = self._places_of(abstract["params"])
         replicated = NamedSharding(self.mesh, PartitionSpec())
         moments = optax.tree_map_params(
             self._optimizer,
@@ -98,25 +112,35 @@ class ModuleStep(TrainStep):
         )
         return {"params": params, "opt_state": moments}
 
-    def _sums(self, params: Params, batch: Batch) -> tuple[Array, Array]:
-        return self.module.sums(params, batch, self._key(_EVALUATION), trains=False)
+    def _places_of(self, params: Params) -> Any:
+        """Return the shardings of parameters; note those that aren't placed as annotated."""
+        notes: list[str] = []
 
-    def _gradients(self, state: State, batch: Batch) -> tuple[Array, Array, Params]:
-        params, parts = state["params"], self.config.train.accumulate
+        def placed(path: tuple[Any, ...], leaf: Any) -> NamedSharding:
+            names = tuple(part.key for part in path)
+            spec, note = partition(self.module.annotations[names], leaf.shape, self.mesh.shape)
+            if note:
+                notes.append(f"{'.'.join(names)} {list(leaf.shape)}: {note}")
+            return NamedSharding(self.mesh, spec)
+
+        places = jax.tree_util.tree_map_with_path(placed, params)
+        if notes:
+            self.placement = {"placement": notes[:_NOTES] + [f"{len(notes)} in all"] * (len(notes) > _NOTES)}
+        return places
+
+    def _sums(self, frozen: Params, params: Params, batch: Batch) -> tuple[Array, Array]:
+        return self.module.sums(frozen, params, batch, self._key(_EVALUATION), trains=False)
+
+    def _gradients(self, frozen: Params, state: State, batch: Batch) -> tuple[Array, Array, Params]:
+        parts = self.config.train.accumulate
         key = self._key(optimizer.finished(state["opt_state"]) + 1)
-        differentiate = jax.value_and_grad(partial(self.module.sums, trains=True), has_aux=True)
-        if parts == 1:
-            (total, count), gradients = differentiate(params, batch, key)
-            return total, count, gradients
-
-        def part(carry: Any, piece: tuple[Batch, Array]) -> tuple[Any, None]:
-            (total, count), gradients = differentiate(params, *piece)
-            return jax.tree.map(jnp.add, carry, (total, count, gradients)), None
-
+        differentiate = jax.value_and_grad(partial(self.module.sums, trains=True), argnums=1, has_aux=True)
         # Each part has examples of every device.
         pieces = {name: x.reshape(-1, parts, x.shape[1]).swapaxes(0, 1) for name, x in batch.items()}
-        begin = (jnp.float32(0), jnp.float32(0), jax.tree.map(jnp.zeros_like, params))
-        (total, count, gradients), _ = jax.lax.scan(part, begin, (pieces, jax.random.split(key, parts)))
+        keys = key[None] if parts == 1 else jax.random.split(key, parts)
+        (total, count), gradients = summed(
+            lambda piece: differentiate(frozen, state["params"], *piece), (pieces, keys), parts
+        )
         return total, count, gradients
 
     def _key(self, step: Any) -> Array:
@@ -133,7 +157,7 @@ def open_module(config: Config) -> UserModule:
     dtype = jnp.dtype(config.compute.dtype)
     train, length = config.train, config.data.sequence_length
     inputs = Inputs(train.batch_size, length, config.model.vocab_size, dtype, train.seed)
-    return UserModule(config.model, inputs)
+    return UserModule(config.model, inputs, config.lora)
 
 
 def partition(
@@ -142,10 +166,12 @@ def partition(
     """Return the partition of a parameter, and a note if it isn't the annotated one.
 
     Args:
-        annotated: by the module; empty if it isn't annotated.
+        annotated: by the module; empty if it isn't annotated, None for each axis if it is to be whole.
         shape: of the parameter.
         axes: sizes of the mesh's axes by name.
     """
+    if annotated and not any(annotated):
+        return PartitionSpec(), ""
     note = ""
     used: set[str] = set()
     entries: list[Any] = []

@@ -15,7 +15,7 @@ from typing import Any
 from settings_schema import foreign
 from workload.data.tokens import Dataset
 from workload.errors import HopelessError
-from workload.model import generation, huggingface
+from workload.model import generation
 from workload.model.architecture import Architecture
 from workload.model.generation import Generation
 from workload.modules import source
@@ -67,7 +67,7 @@ class RunRecord:
         if chip.platform == "tpu":  # chosen by the program: another version may choose otherwise
             program |= {"kernel": step.attention, "rings": [len(ring[0]) for ring in rings(step.mesh)]}
         mesh = {name: int(size) for name, size in step.mesh.shape.items()}
-        self._config, self._cluster, self._dataset = config, cluster, dataset
+        self._config, self._cluster, self._dataset, self._step = config, cluster, dataset, step
         # `exact`: settings that determine the losses; `rounding`: settings that change only their rounding.
         self._written: dict[str, Any] = {
             "exact": {**config.identity(), "tokens": dataset.manifest.sha256, **_source(config)},
@@ -101,8 +101,6 @@ class RunRecord:
 
     def _compare(self, store: Store) -> bool:
         """Compare with the stored record, or write it if there is none; on worker 0."""
-        if self._config.lora.rank:  # frozen weights are read at each start
-            self._written["exact"]["base_sha256"] = huggingface.digest(Path(self._config.train.init_from))
         try:
             stored = foreign.parse(store.read(NAME))
             for key in ("exact", "rounding"):
@@ -112,9 +110,11 @@ class RunRecord:
                 variants = asdict(Architecture())  # some were added since
                 stored["exact"]["model"] = variants | model
         except MissingObjectError:
-            weights = Path(self._config.train.init_from) if self._config.train.init_from else None
-            if weights:  # before the run's name is bound to these weights
-                huggingface.check(weights, self._config.decoder)
+            self._identify_base({})
+            given, decoder = self._config.train.init_from, isinstance(self._config.model, Architecture)
+            if given:  # before the run's name is bound to these weights
+                self._step.check_weights(self._dataset.manifest.tokenizer_sha256)
+            weights = Path(given) if given and decoder else None
             self._keep_tokenizer(store, weights)
             self.write(store)
             return False
@@ -123,6 +123,7 @@ class RunRecord:
                 f"{store.url}/{NAME}: damaged, or written by another version of the trainer: {error}\n"
                 "    fix: give the new run another --name, or continue with that version"
             ) from None
+        self._identify_base(stored)
         self._written |= {key: stored[key] for key in ("generation", "extended") if key in stored}
         if self._extend and self._extends(stored["exact"]):
             # Keep the stored rounding: a new mesh is recorded after its old losses are deleted.
@@ -130,6 +131,14 @@ class RunRecord:
         else:
             refuse_other(store, stored["exact"], self._written["exact"])
         return bool(stored["rounding"] != self._written["rounding"])
+
+    def _identify_base(self, stored: dict[str, Any]) -> None:
+        """Record the identity of frozen weights, read at each start; files are hashed if they changed."""
+        if self._config.lora.rank:
+            files, known = self._step.base_files(), stored.get("exact", {}).get("base_sha256")
+            unchanged = known and files and files == stored.get("base_files")
+            self._written["exact"]["base_sha256"] = known if unchanged else self._step.base_sha256()
+            self._written["base_files"] = files
 
     def _extends(self, stored: dict[str, Any]) -> bool:
         """Record and return True if this start changes only `train.steps`, to more steps."""

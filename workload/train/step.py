@@ -7,6 +7,7 @@ partitioner has no choice. The optimizer then updates the sharded state.
 """
 # mypy: allow-untyped-calls
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from workload.model.remat import training_tap
 from workload.train import flags, sharding
 from workload.train.config import Config
 from workload.train.sharding import BATCH, DATA, FSDP, Rings
-from workload.train.update import Batch, Params, State, TrainStep
+from workload.train.update import Batch, Params, State, TrainStep, summed
 
 
 class Step(TrainStep):
@@ -30,7 +31,6 @@ class Step(TrainStep):
     def __init__(self, config: Config, mesh: Mesh, platform: str, slices: int = 1):
         params = self._trained(config)
         super().__init__(config, mesh, platform, slices, params)
-        self.frozen: Params = {}  # parameters that aren't trained: shapes, and partitions of them
         self.frozen_where: Any = {}
         self.multiply: decoder.Multiply = decoder.product
         if config.lora.rank or config.compute.products == "int8":
@@ -55,51 +55,56 @@ class Step(TrainStep):
             return huggingface.load(Path(config.train.init_from), config.decoder, self.state["params"])
         return decoder.first(config.decoder, config.train.seed, self.shardings["params"])
 
+    def base_sha256(self) -> str:
+        """See `huggingface.digest`."""
+        return huggingface.digest(Path(self.config.train.init_from))
+
+    def base_files(self) -> dict[str, Any]:
+        """See `huggingface.versions`."""
+        return huggingface.versions(Path(self.config.train.init_from))
+
+    def check_weights(self, tokenizer_sha256: str) -> None:
+        """See `huggingface.check`; `fitting.resolve` has compared the tokenizer."""
+        huggingface.check(Path(self.config.train.init_from), self.config.decoder)
+
     def _shardings(self, abstract: State) -> Any:
         return sharding.shardings(abstract, self.mesh)
 
-    def _sums(self, params: Params, batch: Batch, frozen: Params | None = None) -> tuple[Array, Array]:
-        run = jax.shard_map(
-            partial(_local_sums, self),
-            mesh=self.mesh,
-            in_specs=(self.where, self.frozen_where, dict.fromkeys(batch, BATCH)),
-            out_specs=(PartitionSpec(), PartitionSpec()),
-            check_vma=False,
-        )
-        result: tuple[Array, Array] = run(params, frozen or {}, batch)
+    def _sums(self, frozen: Params, params: Params, batch: Batch) -> tuple[Array, Array]:
+        result: tuple[Array, Array] = self._by_device(_local_sums, ())(frozen, params, batch)
         return result
 
-    def _gradients(self, state: State, batch: Batch) -> tuple[Array, Array, Params]:
-        where = self.where
-        run = jax.shard_map(
-            partial(_local_gradients, self),
-            mesh=self.mesh,
-            in_specs=(where, self.frozen_where, dict.fromkeys(batch, BATCH)),
-            out_specs=(PartitionSpec(), PartitionSpec(), where),
-            check_vma=False,
-        )
-        result: tuple[Array, Array, Params] = run(state["params"], state.get("frozen", {}), batch)
+    def _gradients(self, frozen: Params, state: State, batch: Batch) -> tuple[Array, Array, Params]:
+        run = self._by_device(_local_gradients, (self.where,))
+        result: tuple[Array, Array, Params] = run(frozen, state["params"], batch)
         return result
 
+    def _by_device(self, function: Callable[..., Any], more: tuple[Any, ...]) -> Callable[..., Any]:
+        """Return a function of (step, frozen, params, batch) over the devices; `more`: places of results."""
+        mapped: Callable[..., Any] = jax.shard_map(
+            partial(function, self),
+            mesh=self.mesh,
+            in_specs=(self.frozen_where, self.where, dict.fromkeys(self.batch, BATCH)),
+            out_specs=(PartitionSpec(), PartitionSpec(), *more),
+            check_vma=False,
+        )
+        return mapped
 
-def _local_gradients(step: Step, params: Params, frozen: Params, batch: Batch) -> tuple[Array, Array, Params]:
+    def pieces(self, batch: Batch) -> Batch:
+        """Return a device's examples in the parts that are computed one after another."""
+        parts = self.config.train.accumulate
+        return {name: x.reshape(parts, -1, x.shape[1]) for name, x in batch.items()}
+
+
+def _local_gradients(step: Step, frozen: Params, params: Params, batch: Batch) -> tuple[Array, Array, Params]:
     """Compute the sums of `_gradients` on one device, in `train.accumulate` parts, and reduce them."""
     config = step.config
     reduce_dtype = jnp.dtype(config.compute.reduce_dtype)
     differentiate = jax.value_and_grad(partial(_local_loss, step, frozen), has_aux=True)
+    compute = partial(differentiate, params)
+    (total, count), gradients = summed(compute, step.pieces(batch), config.train.accumulate)
 
-    def part(carry: tuple[Array, Array, Params], piece: Batch) -> tuple[tuple[Array, Array, Params], None]:
-        (total, count), gradients = differentiate(params, piece)
-        return jax.tree.map(jnp.add, carry, (total, count, gradients)), None
-
-    if config.train.accumulate == 1:
-        (total, count), gradients = differentiate(params, batch)
-    else:
-        pieces = {name: x.reshape(config.train.accumulate, -1, x.shape[1]) for name, x in batch.items()}
-        begin = (jnp.float32(0), jnp.float32(0), jax.tree.map(jnp.zeros_like, params))
-        (total, count, gradients), _ = jax.lax.scan(part, begin, pieces)
-
-    def summed(gradient: Array, spec: PartitionSpec) -> Array:
+    def reduced(gradient: Array, spec: PartitionSpec) -> Array:
         # Sharded gradients were summed over fsdp in the backward pass of `gather`.
         axes = [axis for axis in (DATA, FSDP) if axis not in spec and step.mesh.shape[axis] > 1]
         if not axes:
@@ -107,19 +112,14 @@ def _local_gradients(step: Step, params: Params, frozen: Params, batch: Batch) -
         total: Array = jax.lax.psum(gradient.astype(reduce_dtype), axes)
         return total.astype(jnp.float32)
 
-    gradients = jax.tree.map(summed, gradients, step.where)
+    gradients = jax.tree.map(reduced, gradients, step.where)
     return jax.lax.psum(total, (DATA, FSDP)), jax.lax.psum(count, (DATA, FSDP)), gradients
 
 
-def _local_sums(step: Step, params: Params, frozen: Params, batch: Batch) -> tuple[Array, Array]:
+def _local_sums(step: Step, frozen: Params, params: Params, batch: Batch) -> tuple[Array, Array]:
     """Compute the sums of losses and targets on one device, in `train.accumulate` parts, and reduce them."""
-
-    def part(carry: tuple[Array, Array], piece: Batch) -> tuple[tuple[Array, Array], None]:
-        total, count = _local_loss(step, frozen, params, piece)
-        return (carry[0] + total, carry[1] + count), None
-
-    pieces = {name: x.reshape(step.config.train.accumulate, -1, x.shape[1]) for name, x in batch.items()}
-    (total, count), _ = jax.lax.scan(part, (jnp.float32(0), jnp.float32(0)), pieces)
+    compute = partial(_local_loss, step, frozen, params)
+    total, count = summed(compute, step.pieces(batch), step.config.train.accumulate)
     return jax.lax.psum(total, (DATA, FSDP)), jax.lax.psum(count, (DATA, FSDP))
 
 

@@ -6,6 +6,7 @@ The state is {params, opt_state}; checkpoints, digests and logs know nothing els
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -31,16 +32,18 @@ class TrainStep(ABC):
         attention: the chosen kernel, or `module`.
         attention_reason: why.
         state: shapes and shardings.
+        frozen: the same of parameters beside the trained ones, which checkpoints don't hold.
         placement: a note on arrays that aren't placed as wished, for the log.
     """
 
     attention: str
     attention_reason: str
+    frozen: Params
     placement: dict[str, Any]
 
     def __init__(self, config: Config, mesh: Mesh, platform: str, slices: int, params: Params):
         self.config, self.mesh, self.platform, self.slices = config, mesh, platform, slices
-        self.placement = {}
+        self.placement, self.frozen, self._values = {}, {}, Params()
         self._optimizer = optimizer.build(config)
         abstract = {"params": params, "opt_state": jax.eval_shape(self._optimizer.init, params)}
         self.shardings = self._shardings(abstract)
@@ -54,8 +57,8 @@ class TrainStep(ABC):
 
     @property
     def parameters(self) -> int:
-        """Number of parameters."""
-        return sum(leaf.size for leaf in jax.tree.leaves(self.state["params"]))
+        """Number of parameters, of frozen ones too."""
+        return sum(leaf.size for leaf in jax.tree.leaves((self.state["params"], self.frozen)))
 
     @abstractmethod
     def first_params(self) -> Params:
@@ -66,15 +69,31 @@ class TrainStep(ABC):
         """Return the sharding of every array of the state."""
 
     @abstractmethod
-    def _gradients(self, state: State, batch: Batch) -> tuple[Array, Array, Params]:
+    def _gradients(self, frozen: Params, state: State, batch: Batch) -> tuple[Array, Array, Params]:
         """Return the sums over the whole batch of losses, counted targets and gradients."""
 
     @abstractmethod
-    def _sums(self, params: Params, batch: Batch) -> tuple[Array, Array]:
+    def _sums(self, frozen: Params, params: Params, batch: Batch) -> tuple[Array, Array]:
         """Return the sums over the whole batch of losses and counted targets."""
 
+    @abstractmethod
+    def base_sha256(self) -> str:
+        """Return the identity of the weights of `train.init_from`."""
+
+    def base_files(self) -> dict[str, Any]:
+        """Return facts of those weights that are soon read, and the same only where their identity is."""
+        return {}
+
+    @abstractmethod
+    def check_weights(self, tokenizer_sha256: str) -> None:
+        """Check that `train.init_from` fits, before the run's name is bound to it.
+
+        Raises:
+            WeightsError: it holds no weights of this model, or was trained with another tokenizer.
+        """
+
     def prepare(self) -> None:
-        """Read arrays that aren't part of the state, before the step is compiled."""
+        """Read the frozen parameters, each worker its devices' parts, before the step is compiled."""
         return
 
     def first_optimizer_state(self, params: Params) -> Any:
@@ -82,41 +101,53 @@ class TrainStep(ABC):
         return jax.jit(self._optimizer.init, out_shardings=self.shardings["opt_state"])(params)
 
     def lower(self) -> Any:
-        """Lower the update for the mesh: (state, batch) -> (state, metrics)."""
-        replicated = NamedSharding(self.mesh, PartitionSpec())
+        """Lower the update for the mesh: (frozen, state, batch) -> (state, metrics)."""
         update = jax.jit(
             self._update,
-            in_shardings=(self.shardings, dict.fromkeys(self.batch, self.by_example)),
-            out_shardings=(self.shardings, replicated),
-            donate_argnums=0,
+            in_shardings=(*self._places(), self.shardings, dict.fromkeys(self.batch, self.by_example)),
+            out_shardings=(self.shardings, NamedSharding(self.mesh, PartitionSpec())),
+            donate_argnums=1,
         )
-        return update.lower(self.state, self.batch)
+        return update.lower(self.frozen, self.state, self.batch)
 
     def compile(self) -> Callable[[State, Batch], tuple[State, dict[str, Array]]]:
-        """Compile the update for the local devices."""
-        compiled: Callable[[State, Batch], tuple[State, dict[str, Array]]] = self.lower().compile(
-            compiler_options=self._options()
-        )
-        return compiled
+        """Compile the update for the local devices: (state, batch) -> (state, metrics)."""
+        return partial(self.lower().compile(compiler_options=self._options()), self._values)
 
     def compile_loss(self) -> Callable[[Params, Batch], tuple[Array, Array]]:
         """Compile (params, batch) -> (sum of losses, number of targets)."""
-        placed = self.shardings["params"], dict.fromkeys(self.batch, self.by_example)
-        replicated = NamedSharding(self.mesh, PartitionSpec())
-        program = jax.jit(self._sums, in_shardings=placed, out_shardings=replicated)
-        lowered: Any = program.lower(self.state["params"], self.batch)
-        compiled: Callable[[Params, Batch], tuple[Array, Array]] = lowered.compile(
-            compiler_options=self._options()
-        )
-        return compiled
+        program = jax.jit(
+            self._sums,
+            in_shardings=(
+                *self._places(), self.shardings["params"], dict.fromkeys(self.batch, self.by_example)
+            ),
+            out_shardings=NamedSharding(self.mesh, PartitionSpec()),
+        )  # fmt: skip
+        lowered: Any = program.lower(self.frozen, self.state["params"], self.batch)
+        return partial(lowered.compile(compiler_options=self._options()), self._values)
+
+    def _places(self) -> tuple[Any]:
+        return (jax.tree.map(lambda leaf: leaf.sharding, self.frozen),)
 
     def _options(self) -> dict[str, Any] | None:
         return flags.options(self.config.compute, self.platform, self.slices)
 
-    def _update(self, state: State, batch: Batch) -> tuple[State, dict[str, Array]]:
+    def _update(self, frozen: Params, state: State, batch: Batch) -> tuple[State, dict[str, Array]]:
         params = state["params"]
-        total, count, gradients = self._gradients(state, batch)
+        total, count, gradients = self._gradients(frozen, state, batch)
         gradients = jax.tree.map(lambda gradient: gradient / count, gradients)
         updates, opt_state = self._optimizer.update(gradients, state["opt_state"], params)
         metrics = {"loss": total / count, "tokens": count, "gradient_norm": optax.tree.norm(gradients)}
         return {"params": optax.apply_updates(params, updates), "opt_state": opt_state}, metrics
+
+
+def summed(compute: Callable[[Any], Any], pieces: Any, parts: int) -> Any:
+    """Return the sum of `compute` over the leading axis of some arrays, one piece after another."""
+    first = jax.tree.map(lambda array: array[0], pieces)
+    if parts == 1:
+        return compute(first)
+    begin = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(compute, first))
+    total, _ = jax.lax.scan(
+        lambda carry, piece: (jax.tree.map(jnp.add, carry, compute(piece)), None), begin, pieces
+    )
+    return total

@@ -26,7 +26,10 @@ class Uploader:
         if observe.tensorboard:
             experiment = ["--experiment", observe.experiment] if observe.experiment else []
             line = ["upload-curves", url, "--to", observe.tensorboard, *experiment, "--with-parent"]
-            self._process = subprocess.Popen([sys.executable, "-m", "workload", *line])
+            try:
+                self._process = subprocess.Popen([sys.executable, "-m", "workload", *line])
+            except OSError as error:
+                print(f"curves: not uploaded: {error.strerror}", flush=True)
 
     def __enter__(self) -> Self:
         return self

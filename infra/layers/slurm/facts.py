@@ -24,6 +24,12 @@ HOSTS = {int(chips): Host(**known) for chips, known in _FACTS["hosts"].items() i
 """Machines by their number of chips."""
 MOST_NAMES: int = _FACTS["slurm"]["most_names"]
 """Hosts in one numbered range of Slurm's names."""
+FILESTORE_GIB = {
+    tier: tuple(range(least, most + 1, step) for least, most, step in known)
+    for tier, known in _FACTS["filestore"].items()
+    if isinstance(known, list)
+}
+"""Sizes that a Filestore instance may have, by tier."""
 
 
 def host_of(kind: SliceType) -> Host:

@@ -13,7 +13,7 @@ from infra.layers.network.names import subnet_ranges
 from infra.layers.network.settings import NetworkSettings
 from infra.layers.slurm import names, slices
 from infra.layers.slurm.conf import nodes as conf
-from infra.layers.slurm.facts import MOST_NAMES
+from infra.layers.slurm.facts import FILESTORE_GIB, MOST_NAMES
 from infra.layers.slurm.settings import (
     DISKS,
     FILESTORE,
@@ -270,6 +270,26 @@ def _state_disk(settings: Settings, given: set[str]) -> Iterator[Problem]:
         yield Problem("slurm:stateDiskType", f'"{desired.state_disk_type}"', rule, f"write one of {able}")
 
 
+def _filestore(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    """Yield a size that no instance of the tier has, and a network where none can be."""
+    if (desired := _desired(settings)) is None or desired.home_storage != FILESTORE:
+        return
+    size, tier = desired.filestore_gib, desired.filestore_tier
+    if not any(size in sizes_ for sizes_ in FILESTORE_GIB[tier]):
+        value = str(size) if "slurm:filestoreGib" in given else f"nothing, so {size}"
+        listed = [f"{sizes_[0]} to {sizes_[-1]} GiB" + (f" by {sizes_.step}" if sizes_.step > 1 else "")
+                  for sizes_ in FILESTORE_GIB[tier]]  # fmt: skip
+        larger = next((other for sizes_ in FILESTORE_GIB[tier] for other in sizes_ if other > size), None)
+        fix = f"write {larger or FILESTORE_GIB[tier][-1][-1]}, or another filestoreTier"
+        yield Problem("slurm:filestoreGib", value, f"{tier} has {' or '.join(listed)}", fix)
+    network = settings[NetworkSettings].existing_network
+    if network and network.split("/")[1] != settings.project:
+        # https://cloud.google.com/filestore/docs/architecture: shared VPC
+        rule = "an instance is peered with a network of its own project alone"
+        fix = "write homeStorage: nfs, or mount an instance of that project by networkStorage"
+        yield Problem("slurm:homeStorage", f"filestore beside {network}", rule, fix)
+
+
 def _unused(settings: Settings, given: set[str]) -> Iterator[Problem]:
     """Yield values that nothing reads: their author expects that they do something."""
     if (desired := _desired(settings)) is None:
@@ -322,6 +342,10 @@ RULES: tuple[Relation, ...] = (
     (
         ("slurm:existingStateDisk", "slurm:stateDiskType", "slurm:controllerMachineType", *_PLACES),
         _state_disk,
+    ),
+    (
+        ("slurm:homeStorage", "slurm:filestoreTier", "slurm:filestoreGib", "network:existingNetwork"),
+        _filestore,
     ),
     (("slurm:accounts", "slurm:accounting", "slurm:homeStorage", "tpu:osLogin"), _unused),
     ((f"{_SETS}[].name", f"{_SETS}[].networkStorage", f"{_SETS}[].startupScript", *_SIZES), _run),

@@ -7,6 +7,7 @@ happens in it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import heapq
 import itertools
 import time
@@ -31,6 +32,7 @@ class VirtualClock:
         self._real = time.monotonic()
         # When each who sleeps wants to wake, a number, and what wakes; a heap that holds some who have woken.
         self._sleepers: list[tuple[float, int, asyncio.Event]] = []
+        self._asleep: set[int] = set()  # numbers of those who haven't
         self._numbers = itertools.count()
 
     @property
@@ -57,16 +59,18 @@ class VirtualClock:
     async def sleep(self, virtual_s: float) -> None:
         """Sleep for virtual seconds; a change of rate or a jump applies from the moment it is made."""
         end = self.now() + virtual_s
-        while self._sleepers and self._sleepers[0][0] <= self.now():
+        while self._sleepers and self._sleepers[0][1] not in self._asleep:
             heapq.heappop(self._sleepers)
-        waker = asyncio.Event()
-        heapq.heappush(self._sleepers, (end, next(self._numbers), waker))
-        while (left_s := end - self.now()) > 0:
-            waker.clear()
-            try:
-                await asyncio.wait_for(waker.wait(), left_s / self._rate if self._rate else None)
-            except TimeoutError:
-                continue
+        waker, number = asyncio.Event(), next(self._numbers)
+        heapq.heappush(self._sleepers, (end, number, waker))
+        self._asleep.add(number)
+        try:
+            while (left_s := end - self.now()) > 0:
+                waker.clear()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(waker.wait(), left_s / self._rate if self._rate else None)
+        finally:
+            self._asleep.remove(number)
 
     async def jump(self, virtual_s: float) -> None:
         """Advance by virtual seconds at once. Sleepers wake in order, each at its own time."""

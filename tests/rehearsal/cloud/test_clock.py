@@ -82,6 +82,25 @@ async def test_a_jump_wakes_who_sleeps_in_order_and_each_at_its_own_time() -> No
         await clock.jump(-1)
 
 
+async def test_a_jump_wakes_all_who_sleep_until_the_same_time() -> None:
+    """The first to wake sleeps on before the second has woken."""
+    clock = VirtualClock(rate=0, start=0)
+    woken: list[str] = []
+
+    async def nap(name: str, *naps_s: float) -> None:
+        for virtual_s in naps_s:
+            await clock.sleep(virtual_s)
+            woken.append(name)
+
+    tasks = [asyncio.create_task(nap(*item)) for item in (("a", 60, 60), ("b", 60))]
+    await asyncio.sleep(0)
+    await clock.jump(60)
+    assert woken == ["a", "b"]
+    await clock.jump(60)
+    assert woken == ["a", "b", "a"]
+    assert all(task.done() for task in tasks)
+
+
 def start(operations: Operations, outcome: JsonObject | Exception, undone: list[ApiError]) -> JsonObject:
     async def work() -> JsonObject:
         if isinstance(outcome, Exception):

@@ -32,6 +32,45 @@ def test_a_loops_body_counts_as_often_as_it_runs() -> None:
     assert program.matmul_flops() == 2 * 8 * 8 * 16
 
 
+@pytest.mark.parametrize(
+    ("left", "right", "result", "how", "products"),
+    [
+        ("3,8192,64", "3,64,16", "3,8192,16", "window={size=1}, dim_labels=0bf_0io->0bf", 3 * 8192 * 16 * 64),
+        # A contraction over batch and tokens, as of a gradient: the window is the batch.
+        ("3,512,64", "3,512,16", "64,16,1", "window={size=3}, dim_labels=0fb_0io->bf0", 3 * 512 * 64 * 16),
+        # Heads as an axis of the result: the reversed window meets each of the 4 heads once, else padding.
+        (
+            "2,512,64,1", "4,64,32,1", "2,512,4,32",
+            "window={size=1x4 pad=0_0x3_3 rhs_reversal=0x1}, dim_labels=0bf1_1io0->0b1f",
+            2 * 512 * 4 * 32 * 64,
+        ),
+        # Both operands share an axis of 8: gaps leave one element to each place.
+        (
+            "8,16,64", "8,64,32", "8,16,32",
+            "window={size=8 stride=7 pad=0_0 lhs_dilate=8}, dim_labels=0bf_0io->0bf", 8 * 16 * 32 * 64,
+        ),
+    ],
+)  # fmt: skip
+def test_a_matrix_product_that_is_a_convolution_has_its_products_counted(
+    left: str, right: str, result: str, how: str, products: int
+) -> None:
+    lines = [
+        "ENTRY %main (x: bf16[1]) -> bf16[1] {",
+        f"  %x.1 = bf16[{left}]{{2,1,0}} parameter(0)",
+        f"  %y.1 = bf16[{right}]{{2,1,0}} parameter(1)",
+        f"  ROOT %z = bf16[{result}]{{2,1,0:T(8,128)(2,1)}} convolution(%x.1, %y.1), {how}, metadata={{}}",
+        "}",
+    ]
+    assert HloProgram("\n".join(lines)).matmul_flops() == 2 * products
+
+
+def test_kernels_are_counted_with_the_loops_around_them() -> None:
+    call = '  %splash_fwd.3 = bf16[8,16]{1,0} custom-call(%w), custom_call_target="tpu_custom_call"'
+    text = TEXT.replace("  %fusion.1 =", f"{call}\n  %fusion.1 =")
+    assert HloProgram(TEXT).kernels() == {}
+    assert HloProgram(text).kernels() == {"splash_fwd": 32}
+
+
 def test_every_exchange_is_found_once_with_its_size_and_group() -> None:
     collectives = Schedule(HloProgram(TEXT, slices=2), devices_a_slice=2).collectives
     assert [replace(collective, waits_s=0.0) for collective in collectives] == [

@@ -57,9 +57,9 @@ def _below(pid: int, parents: dict[int, int], names: dict[int, str]) -> bool:
 def _requeue(name: str) -> list[str]:
     """Return the jobs that slurmctld queued again."""
     try:
-        listed = _output(
-            "squeue", "--noheader", "--states=running", "--format=%A", f"--nodelist={name}"
-        ).split()
+        printed = _output("squeue", "--noheader", "--states=running", "--format=%i", f"--nodelist={name}")
+        # Slurm takes the whole of a heterogeneous job alone: 12 for the component 12+1.
+        listed = [*dict.fromkeys(job.partition("+")[0] for job in printed.split())]
         for job in listed:
             _output("scontrol", "requeue", job)
     except (OSError, subprocess.SubprocessError) as error:

@@ -14,7 +14,9 @@ function slurm_cli_pre_submit(options, offset)
   end
   local counted = options["switches"] ~= nil and options["switches"] ~= "unset"
   if os.getenv("SLURM_JOB_ID") or counted then return slurm.SUCCESS end  -- a step of a job has its nodes
-  local known, nodes = PARTITIONS[options["partition"] or DEFAULT], options["nodes"]
+  -- Of several partitions job_submit.lua takes those of one size alone.
+  local first = string.match(options["partition"] or DEFAULT, "[^,]+")
+  local known, nodes = PARTITIONS[first], options["nodes"]
   local unset = nodes == nil or nodes == "1-0"  -- as Slurm 22.05 prints it
   local number = unset and 1 or tonumber(nodes)
   if known == nil or number == nil or number < 1 then return slurm.SUCCESS end  -- job_submit.lua says what is wrong

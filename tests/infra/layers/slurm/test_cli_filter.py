@@ -69,6 +69,7 @@ def _command(tmp_path_factory: pytest.TempPathFactory) -> Any:
     (PLAIN, {**UNSET, "nodes": "1", "partition": "small"}, "1", "1"),
     (HOSTS, UNSET, "4", "1"),
     (HOSTS, {**UNSET, "nodes": "8"}, "8", "2"),
+    (PLAIN, {**UNSET, "nodes": "2", "partition": "tpu,nope"}, "8", "2"),
 ])  # fmt: skip
 def test_nodes_are_counted_in_hosts_and_the_job_is_taken(
     command: Any, known: Settings, options: dict[str, str], hosts: str, slices: str

@@ -17,10 +17,13 @@ from tests.infra.layers.slurm.cluster import SMALL, TPU, settings
 UNSET = 4294967294
 SCRIPT = "#!/bin/bash"
 _RUN = """
-slurm = { SUCCESS = 0, ERROR = -1, log_user = function(text) said = text end }
+slurm = { SUCCESS = 0, ERROR = -1, ESLURM_INVALID_NODE_COUNT = 2006 }
+slurm.log_user = function(text) said = text end
 dofile(arg[1])
 local job = loadstring("return " .. arg[2])()
-local code = _G[arg[3]](job, { partition = "tpu" }, {}, 1000)
+local code
+if arg[3] == "slurm_job_modify" then code = slurm_job_modify(job, { partition = "tpu" }, {}, 1000)
+else code = slurm_job_submit(job, {}, 1000) end
 print(code)
 print(said or "")
 for _, key in ipairs({ "min_nodes", "max_nodes", "num_tasks", "req_switch", "tres_per_node" }) do
@@ -105,6 +108,8 @@ _OF_HOST = "a job has whole slices, with the chips of all of their hosts: leave 
      "--mem-per-cpu=8192M: a job has the 180 CPUs of its hosts, and 700416 MiB on each: leave it out"),
     (PLAIN, {"tres_per_node": "gres:tpu:2"}, f"--gres=tpu:2: {_OF_HOST}"),
     (PLAIN, {"tres_per_node": "gres:tpu"}, f"--gres=tpu: {_OF_HOST}"),
+    (PLAIN, {"name": "a\nb"},
+     "--job-name: it has a line break or another control character: write a name of one line"),
     (PLAIN, {"partition": "tpu,small"},
      "-p tpu,small: slices of tpu are v6e-16, of small v6e-8: name one partition"),
 ])  # fmt: skip
@@ -148,6 +153,21 @@ def test_a_waiting_job_keeps_whole_slices(submit: Any) -> None:
     assert message == (
         "NumNodes=3: a job of tpu has whole slices of 4 hosts, 3 at most: cancel it, and submit another"
     )
+
+
+@pytest.mark.parametrize(("job", "expected"), [
+    ({"partition": "small"},
+     "Partition=small: its slices are v6e-8, and the job's are v6e-16: cancel it, and submit another"),
+    ({"min_mem_per_node": 716800},
+     "--mem=716800M: a host of tpu has 700416 MiB for jobs: write less, or leave --mem out, since a job has "
+     "its hosts for itself"),
+    ({"name": "a\tb"},
+     "--job-name: it has a line break or another control character: write a name of one line"),
+])  # fmt: skip
+def test_a_waiting_job_gets_nothing_that_a_new_one_is_refused(
+    submit: Any, job: dict[str, Any], expected: str
+) -> None:
+    assert submit(PLAIN, "slurm_job_modify", **job)[0] == expected
 
 
 def test_the_tables_name_each_partition_with_its_largest_nodeset() -> None:

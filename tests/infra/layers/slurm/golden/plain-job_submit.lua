@@ -13,6 +13,12 @@ local function refuse(text)
   return slurm.ERROR
 end
 
+-- scontrol of 22.05 shows the meaning of the code alone: "Node count specification invalid".
+local function recount(text)
+  slurm.log_user(text)
+  return slurm.ESLURM_INVALID_NODE_COUNT
+end
+
 local function given(number)
   if number == nil or number >= SLURM_UNSET then return nil end
   return number
@@ -90,8 +96,16 @@ local function chips_wrong(job)
   end
 end
 
+-- squeue prints a name as it is: with a line break it would be no line a job.
+local function name_wrong(job)
+  if job.name and string.find(job.name, "%c") then
+    return "--job-name: it has a line break or another control character: write a name of one line"
+  end
+end
+
 function slurm_job_submit(job, partitions, uid)
   local known, wrong, name = partition_of(job.partition or DEFAULT)
+  wrong = wrong or name_wrong(job)
   if wrong then return refuse(wrong) end
   if known == nil then return slurm.SUCCESS end  -- slurmctld says that there is no such partition
   local hosts
@@ -109,10 +123,16 @@ end
 
 function slurm_job_modify(job, record, partitions, uid)
   local known, wrong, name = partition_of(job.partition or record.partition or DEFAULT)
+  local before = partition_of(record.partition or DEFAULT)
+  if known and before and known.kind ~= before.kind then
+    return recount("Partition=" .. job.partition .. ": its slices are " .. known.kind .. ", and the job's are " ..
+      before.kind .. ": cancel it, and submit another")
+  end
+  wrong = wrong or name_wrong(job) or (known and memory_wrong(job, known, name))
   if wrong then return refuse(wrong) end
   local hosts = given(job.min_nodes)
   if known and hosts and (hosts % known.hosts ~= 0 or hosts > known.slices * known.hosts) then
-    return refuse("NumNodes=" .. hosts .. ": a job of " .. name .. " has whole slices of " .. known.hosts ..
+    return recount("NumNodes=" .. hosts .. ": a job of " .. name .. " has whole slices of " .. known.hosts ..
       " hosts, " .. known.slices .. " at most: cancel it, and submit another")
   end
   return slurm.SUCCESS
