@@ -125,7 +125,7 @@ def _names(settings: Settings, given: set[str]) -> Iterator[Problem]:
     if (desired := _desired(settings)) is None:
         return
     for path, listed in (("nodesets", desired.nodesets), ("partitions", desired.partitions),
-                         ("accounts", desired.accounts)):  # fmt: skip
+                         ("accounts", desired.accounts), ("qos", desired.qos)):  # fmt: skip
         for name, times in Counter(item.name for item in listed).items():
             if times > 1:
                 rule = f"each of slurm:{path} has its own name"
@@ -302,6 +302,14 @@ def _unused(settings: Settings, given: set[str]) -> Iterator[Problem]:
             rule,
             "add slurm:accounting: true",
         )
+    known = {qos.name for qos in desired.qos}
+    for number, team in enumerate(desired.accounts):
+        if unknown := [name for name in team.qos if name not in known]:
+            rule = f"one of slurm:qos: {', '.join(sorted(known)) or 'there is none'}"
+            yield Problem(f"slurm:accounts[{number}].qos", ", ".join(unknown), rule, "add it there")
+    if desired.qos and not desired.accounts:
+        rule = "limits hold where there are accounts"
+        yield Problem("slurm:qos", f"{len(desired.qos)} without accounts", rule, "add slurm:accounts")
     for key in ("filestoreTier", "filestoreGib"):
         if f"slurm:{key}" in given and desired.home_storage != FILESTORE:
             rule = "it is read with homeStorage: filestore alone"
@@ -333,7 +341,16 @@ _SIZES = (f"{_SETS}[].acceleratorType", f"{_SETS}[].topology", *_COUNTS)
 _PLACES = (f"{_SETS}[].zone", f"{_SETS}[].fallbackZones", "slurm:zone", "tpu:zones", "tpu:additionalZones")
 RULES: tuple[Relation, ...] = (
     ((_SETS,), _nodesets),
-    ((f"{_SETS}[].name", "slurm:partitions[].name", "slurm:accounts[].name", "slurm:name"), _names),
+    (
+        (
+            f"{_SETS}[].name",
+            "slurm:partitions[].name",
+            "slurm:accounts[].name",
+            "slurm:qos[].name",
+            "slurm:name",
+        ),
+        _names,
+    ),
     ((f"{_SETS}[].name", "tpu:slices[].name"), _slice_names),
     ((f"{_SETS}[].name", *_SIZES, "slurm:partitions"), _partitions),
     ((f"{_SETS}[].name", *_SIZES, "slurm:partitions"), _sizes),
@@ -347,6 +364,6 @@ RULES: tuple[Relation, ...] = (
         ("slurm:homeStorage", "slurm:filestoreTier", "slurm:filestoreGib", "network:existingNetwork"),
         _filestore,
     ),
-    (("slurm:accounts", "slurm:accounting", "slurm:homeStorage", "tpu:osLogin"), _unused),
+    (("slurm:accounts", "slurm:qos", "slurm:accounting", "slurm:homeStorage", "tpu:osLogin"), _unused),
     ((f"{_SETS}[].name", f"{_SETS}[].networkStorage", f"{_SETS}[].startupScript", *_SIZES), _run),
 )

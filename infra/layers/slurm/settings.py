@@ -143,6 +143,23 @@ class PartitionSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LimitSettings:
+    """Item of `slurm:qos`: limits and priority of jobs that ask for it, `sbatch --qos=NAME`."""
+
+    name: str = setting("its name; normal is that of jobs that ask for none", rule=_ACCOUNT, example="debug")
+    priority: int = setting("priority beside the others'", default=0, rule=rules.between(0, 10000))
+    max_hosts: int | None = setting(
+        "hosts that its jobs have at once", default=None, rule=rules.between(1, 65536)
+    )
+    max_hosts_per_user: int | None = setting(
+        "hosts that its jobs of one user have at once", default=None, rule=rules.between(1, 65536)
+    )
+    max_jobs_per_user: int | None = setting(
+        "jobs of it that run at once for a user", default=None, rule=rules.between(1, 10000)
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class TeamSettings:
     """Item of `slurm:accounts`: an account of Slurm, whose users share and are limited together."""
 
@@ -155,6 +172,9 @@ class TeamSettings:
         "hosts that its jobs have at once", default=None, rule=rules.between(1, 65536)
     )
     max_jobs: int | None = setting("jobs of it that run at once", default=None, rule=rules.between(1, 10000))
+    qos: tuple[str, ...] = setting(
+        "items of slurm:qos that its jobs may ask for, beside normal", default=(), rule=_ACCOUNT
+    )
 
 
 # By OS Login, through Identity-Aware Proxy: a login node has no external address.
@@ -232,6 +252,7 @@ class SlurmSettings:
     accounts: tuple[TeamSettings, ...] = setting(
         "accounts of Slurm with limits; jobs of others are then refused", default=()
     )
+    qos: tuple[LimitSettings, ...] = setting("limits of jobs by what they ask for", default=())
     users: tuple[str, ...] = setting(
         "who may log in to the login nodes, and so submit", default=(), rule=rules.MEMBER
     )

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from infra.layers.slurm import names
-from infra.layers.slurm.settings import SlurmSettings, TeamSettings
+from infra.layers.slurm.settings import LimitSettings, SlurmSettings, TeamSettings
 from infra.settings.schema import Settings
 
 DATABASE = "slurm_acct_db"
 _UNLIMITED = -1
+_NORMAL = "normal"  # slurmdbd makes it
 
 
 def of_slurm_conf(settings: Settings, address: str) -> dict[str, object]:
@@ -23,6 +24,7 @@ def of_slurm_conf(settings: Settings, address: str) -> dict[str, object]:
         "PriorityDecayHalfLife": "7-0",
         "PriorityWeightFairshare": 100000,
         "PriorityWeightAge": 1000,
+        **({"PriorityWeightQOS": 100000} if desired.qos else {}),
     }
     return {
         "AccountingStorageType": "accounting_storage/slurmdbd",
@@ -52,11 +54,14 @@ def slurmdbd(settings: Settings) -> str:
 
 
 def sacctmgr(settings: Settings) -> Iterator[list[str]]:
-    """Yield the arguments of sacctmgr, after `--immediate`, that make each account with its limits and users.
+    """Yield the arguments of sacctmgr, after `--immediate`, that make each QOS and account with its limits.
 
     `add` does nothing to what is there, so `modify` follows.
     """
     cluster = names.name(settings)
+    for qos in settings[SlurmSettings].qos:
+        yield ["add", "qos", qos.name]
+        yield ["modify", "qos", "where", f"Name={qos.name}", "set", *_of_qos(qos)]
     for team in settings[SlurmSettings].accounts:
         yield ["add", "account", team.name, f"Cluster={cluster}"]
         yield ["modify", "account", "where", f"Name={team.name}", f"Cluster={cluster}", "set", *_limits(team)]
@@ -64,9 +69,19 @@ def sacctmgr(settings: Settings) -> Iterator[list[str]]:
             yield ["add", "user", user, f"Account={team.name}", f"Cluster={cluster}"]
 
 
+def _of_qos(qos: LimitSettings) -> list[str]:
+    return [
+        f"Priority={qos.priority}",
+        f"GrpTRES=node={qos.max_hosts or _UNLIMITED}",
+        f"MaxTRESPerUser=node={qos.max_hosts_per_user or _UNLIMITED}",
+        f"MaxJobsPerUser={qos.max_jobs_per_user or _UNLIMITED}",
+    ]
+
+
 def _limits(team: TeamSettings) -> list[str]:
     return [
         f"Fairshare={team.fairshare}",
         f"GrpTRES=node={team.max_hosts or _UNLIMITED}",
         f"GrpJobs={team.max_jobs or _UNLIMITED}",
+        f"QosLevel={','.join(dict.fromkeys((_NORMAL, *team.qos)))}",
     ]

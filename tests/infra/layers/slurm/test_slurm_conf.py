@@ -48,13 +48,26 @@ def test_accounts_are_made_with_their_limits_and_users() -> None:
     where = "modify account where Name=%s Cluster=slurm-dev set"
     assert commands == [
         "add account vision Cluster=slurm-dev",
-        f"{where % 'vision'} Fairshare=3 GrpTRES=node=8 GrpJobs=-1",
+        f"{where % 'vision'} Fairshare=3 GrpTRES=node=8 GrpJobs=-1 QosLevel=normal",
         "add user ada_example_com Account=vision Cluster=slurm-dev",
         "add user bob_example_com Account=vision Cluster=slurm-dev",
         "add account text Cluster=slurm-dev",
-        f"{where % 'text'} Fairshare=1 GrpTRES=node=-1 GrpJobs=2",
+        f"{where % 'text'} Fairshare=1 GrpTRES=node=-1 GrpJobs=2 QosLevel=normal",
         "add user eve_example_com Account=text Cluster=slurm-dev",
     ]
+
+
+def test_a_qos_has_its_limits_before_accounts_may_use_it() -> None:
+    qos = {"name": "debug", "priority": 10, "maxHosts": 8, "maxJobsPerUser": 1}
+    team = {"name": "text", "users": ["eve"], "qos": ["debug"]}
+    known = settings(accounting=True, accounts=[team], qos=[qos])
+    commands = [" ".join(arguments) for arguments in accounting.sacctmgr(known)]
+    assert commands[:2] == [
+        "add qos debug",
+        "modify qos where Name=debug set Priority=10 GrpTRES=node=8 MaxTRESPerUser=node=-1 MaxJobsPerUser=1",
+    ]
+    assert commands[3].endswith("QosLevel=normal,debug")
+    assert "PriorityWeightQOS=100000" in conf.files(known, REACHED)[conf.SLURM]
 
 
 def test_no_job_spans_two_nodesets() -> None:
