@@ -6,7 +6,7 @@ CONFIG ?= tiny.toml
 SLICE ?= v6e-16
 LAYER ?= tpu
 PYTHON ?= python3
-# Tests wait for processes now and then: a worker more than cores; heavy tests take turns by themselves.
+# Tests wait for processes now and then: a worker more than cores.
 WORKERS ?= $(shell echo $$(($$(nproc) + 1)))
 space := $(subst ,, )
 SCENARIOS := $(sort $(subst _,-,$(patsubst rehearsal/scenarios/%.py,%,$(wildcard rehearsal/scenarios/*.py))))

@@ -1,20 +1,15 @@
-"""Order of the tests, limit of the heavy ones, and JAX's compilation cache.
+"""Order of the tests, and JAX's compilation cache.
 
 Files that take long begin first, so that none of them is waited for at the end.
 """
 
-import contextlib
-import fcntl
 import gc
 import hashlib
 import os
 import random
 import signal
-import tempfile
-import time
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
 
 import hypothesis
 import pytest
@@ -88,37 +83,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)  # stable: all else keeps its place
-
-
-@contextlib.contextmanager
-def permit(run: str) -> Iterator[None]:
-    """Hold one of the permits that the workers of a test run share; there is one per core."""
-    folder = Path(tempfile.gettempdir()) / f"tpu-test-permits-{run}"
-    folder.mkdir(exist_ok=True)
-    with contextlib.ExitStack() as stack:
-        files = [stack.enter_context((folder / str(n)).open("w")) for n in range(os.cpu_count() or 1)]
-        while not any(locked(file) for file in files):
-            time.sleep(0.05)
-        yield
-
-
-def locked(file: IO[str]) -> bool:
-    """Lock the file until it is closed, unless another process has it locked. Forks don't inherit it."""
-    try:
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
-
-
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Run heavy tests one per core, whatever `-n` is; the wait doesn't count toward a test's time limit."""
-    run = os.environ.get("PYTEST_XDIST_TESTRUNUID")
-    if run is None or not item.get_closest_marker("slow"):
-        return (yield)
-    with permit(run):
-        return (yield)
 
 
 @pytest.fixture(autouse=True)

@@ -14,6 +14,7 @@ import pytest
 
 from infra.settings import commands
 from tools.blocks import ROOT
+from workload.data.prepare import prepare
 from workload.train import config as configs
 
 EXAMPLES = ROOT / "examples/slurm"
@@ -137,8 +138,7 @@ def test_the_tiny_job_trains_as_a_task_of_srun(tmp_path: Path) -> None:
     # What /etc/profile.d/tpu.sh does on a host.
     (tmp_path / ".bash_profile").write_text(f"export PATH={shlex.quote(path)} WORKER_ID=3 WORKER_COUNT=1\n")
     environment = {"PATH": path, "HOME": str(tmp_path), "TOKENS": str(tokens), "JAX_PLATFORMS": "cpu"}
-    prepare = ["workload", "data", "prepare", "--source", "/usr/share/common-licenses", "--out", str(tokens)]
-    subprocess.run(prepare, env=environment, cwd=ROOT, check=True, capture_output=True)
+    prepare([Path("/usr/share/common-licenses")], tokens)
     job = [shutil.which("bash") or "bash", str(EXAMPLES / "tiny.sbatch"), "--dir", str(tmp_path)]
     done = subprocess.run(
         [*job, "--set", "train.steps=12"],

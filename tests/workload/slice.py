@@ -1,5 +1,6 @@
 """`workload train` in this process and in forks of one that has imported JAX, and a run's folder."""
 
+import copy
 import json
 import multiprocessing
 import os
@@ -11,10 +12,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import jax
+from jax._src import compiler, distributed
 from jax.extend import backend
 
 from tests.limits import HANG_S
@@ -96,9 +99,23 @@ def _command(
     jax.config.update("jax_platforms", environment["JAX_PLATFORMS"])
     jax.config.update("jax_compilation_cache_dir", environment.get("JAX_COMPILATION_CACHE_DIR"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    _keep_programs_of_every_worker()
     if prepare:
         prepare()
     sys.exit(main(arguments))
+
+
+def _keep_programs_of_every_worker() -> None:
+    """Let each worker write into the compilation cache: JAX lets the first, and programs differ by worker."""
+    write = compiler._cache_write
+
+    def written(*arguments: Any) -> None:
+        state = copy.copy(distributed.global_state)
+        state.process_id = 0
+        with mock.patch.object(compiler, "distributed", SimpleNamespace(global_state=state)):
+            write(*arguments)
+
+    compiler._cache_write = written
 
 
 def limit_files(size_bytes: int) -> Callable[[], None]:

@@ -1,8 +1,7 @@
 """`pulumi preview` says what preflight found of a slice's run, or how to ask it."""
 
-import os
-import subprocess
-import sys
+import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -12,34 +11,27 @@ from infra.slices import preflight
 from tests.limits import HANG_S
 from tests.workload.extracting import ARCH, save_weights
 from workload.extract.estimate import STORAGE_DOLLARS_PER_GIB_MONTH
+from workload.preflight.compiler import Compiled, cache_folder, key
+from workload.preflight.slices import GIB, slices
+from workload.train import config as configs
 
-ROOT = Path(__file__).resolve().parents[3]
 RUN = "train tiny.toml --set train.steps=20 --set=model.layers=3"
 
 
 @pytest.fixture(autouse=True)
 def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TPU_CACHE", str(tmp_path))
+    monkeypatch.setattr(preflight, "TIMEOUT_S", HANG_S)
     preflight.verdict_on.cache_clear()
 
 
-# Keeps an answer where preflight keeps its own, as if it had compiled the step.
-KEEP = """
-import json, sys
-from dataclasses import asdict
-from workload.train import config
-from workload.preflight.compiler import Compiled, cache_folder, key
-from workload.preflight.slices import GIB, slices
-wanted = config.load("tiny.toml", ["train.steps=20", "model.layers=3"])
-found = Compiled(sys.argv[2], GIB, int(float(sys.argv[1]) * GIB), 0, 0, (), (), "einsum", 1.0, "a compiler")
-cache_folder().mkdir(parents=True, exist_ok=True)
-(cache_folder() / f"{key(wanted, slices('v6e-16'))}.json").write_text(json.dumps(asdict(found)))
-"""
-
-
 def keep(temporaries_gib: float, refused: str = "") -> None:
-    line = [sys.executable, "-c", KEEP, str(temporaries_gib), refused]
-    subprocess.run(line, cwd=ROOT, env=dict(os.environ), check=True, timeout=HANG_S)
+    """Keep an answer where preflight keeps its own, as if it had compiled the step."""
+    config = configs.load("tiny.toml", ["train.steps=20", "model.layers=3"])
+    compiled = Compiled(refused, GIB, int(temporaries_gib * GIB), 0, 0, (), (), "einsum", 1.0, "a compiler")
+    cache_folder().mkdir(parents=True, exist_ok=True)
+    path = cache_folder() / f"{key(config, slices('v6e-16'))}.json"
+    path.write_text(json.dumps(asdict(compiled)))
 
 
 def test_a_run_that_nobody_asked_about_is_warned_of_with_the_command() -> None:

@@ -64,16 +64,30 @@ def boxed() -> Iterator[Boxed]:
     with opened() as front:
         front.upload("a.txt", b"one")
         source(front, "f.zip", MAIN, "functions-framework>=3\ngoogle-auth\n")
-        operation = deploy(front, "checks", maxInstanceCount=2)
-        assert "error" not in operation, operation
+        serve(front, "checks", maxInstanceCount=2)
         yield front
 
 
+def serve(boxed: Boxed, name: str, **of: Any) -> None:
+    """Deploy a function that `caller` may invoke."""
+    operation = deploy(boxed, name, **of)
+    assert "error" not in operation, operation
+    boxed.grant(f"{L}/services/{name}", "roles/run.invoker", f"serviceAccount:{email('caller')}")
+
+
+@pytest.fixture(scope="module")
+def changing(boxed: Boxed) -> str:
+    """Return the name of a function that tests change."""
+    serve(boxed, "changing")
+    return "changing"
+
+
 def invoke(
-    boxed: Boxed, path: str = "/", account: str = "caller", auth: str = "OIDC", audience: str = ""
-) -> Any:
+    boxed: Boxed, path: str = "/", account: str = "caller", auth: str = "OIDC", audience: str = "",
+    name: str = "checks",
+) -> Any:  # fmt: skip
     """Send a request to the function's own address."""
-    sent = request(address(boxed, "checks"), path, auth, audience)
+    sent = request(address(boxed, name), path, auth, audience)
     return boxed.call(boxed.cloud.caller.send(sent, email(account)))
 
 
@@ -89,10 +103,11 @@ def logged(boxed: Boxed, **of: Any) -> Any:
 
 
 def test_only_who_has_the_role_on_the_service_invokes_it(boxed: Boxed) -> None:
-    refused = invoke(boxed)
+    visitor = boxed.account("visitor")
+    refused = invoke(boxed, account="visitor")
     assert (refused.status, b"does not have permission to get URL" in refused.body) == (403, True)
-    boxed.grant(f"{L}/services/checks", "roles/run.invoker", f"serviceAccount:{email('caller')}")
-    answer = invoke(boxed)
+    boxed.grant(f"{L}/services/checks", "roles/run.invoker", f"serviceAccount:{visitor}")
+    answer = invoke(boxed, account="visitor")
     assert (answer.status, json.loads(answer.body)) == (200, {"text": "one", "mode": "strict", "path": "/"})
     assert invoke(boxed, auth="").status == 403  # no token
     assert invoke(boxed, auth="OAuth2").status == 401  # an access token
@@ -188,15 +203,17 @@ def test_a_call_that_takes_long_holds_up_no_other(boxed: Boxed) -> None:
     }
 
 
-def test_people_do_not_reach_one_with_internal_ingress(boxed: Boxed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_people_do_not_reach_one_with_internal_ingress(
+    boxed: Boxed, changing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     change = {"serviceConfig": {"ingressSettings": "ALLOW_INTERNAL_ONLY"}}
-    url = f"{FUNCTIONS}/checks?updateMask=serviceConfig.ingressSettings"
+    url = f"{FUNCTIONS}/{changing}?updateMask=serviceConfig.ingressSettings"
     boxed.done("cloudfunctions.googleapis.com/v2", boxed.answer("PATCH", url, change))
-    assert invoke(boxed).status == 200, "Google's own services still do"
-    service = boxed.answer("GET", f"run.googleapis.com/v2/{L}/services/checks")
+    assert invoke(boxed, name=changing).status == 200, "Google's own services still do"
+    service = boxed.answer("GET", f"run.googleapis.com/v2/{L}/services/{changing}")
     assert service["ingress"] == "INGRESS_TRAFFIC_INTERNAL_ONLY"
     monkeypatch.setattr(boxed.cloud.caller, "secret", "of another")
-    reply = invoke(boxed)
+    reply = invoke(boxed, name=changing)
     assert (reply.status, b"Page not found" in reply.body) == (404, True)
 
 
@@ -282,19 +299,20 @@ def test_a_source_is_of_its_generation_or_is_not_built(boxed: Boxed) -> None:
     assert "No such object: raw/pinned.zip" in operation["error"]["message"]
 
 
-def test_a_new_source_takes_the_place_of_the_old_one(boxed: Boxed) -> None:
+def test_a_new_source_takes_the_place_of_the_old_one(boxed: Boxed, changing: str) -> None:
     source(
         boxed, "g.zip", "import functions_framework\n@functions_framework.http\ndef check(r): return 'new'\n"
     )
     changed = {"buildConfig": {"source": {"storageSource": {"bucket": "raw", "object": "g.zip"}}}}
-    url = f"{FUNCTIONS}/checks?updateMask=buildConfig.source.storageSource"
+    url = f"{FUNCTIONS}/{changing}?updateMask=buildConfig.source.storageSource"
     operation = boxed.done("cloudfunctions.googleapis.com/v2", boxed.answer("PATCH", url, changed))
     assert "error" not in operation, operation
-    assert invoke(boxed).body == b"new"
+    assert invoke(boxed, name=changing).body == b"new"
 
 
 def test_a_deleted_function_answers_nothing_and_takes_its_service_along(boxed: Boxed) -> None:
-    uri = boxed.answer("GET", f"{FUNCTIONS}/checks")["serviceConfig"]["uri"]
-    boxed.done("cloudfunctions.googleapis.com/v2", boxed.answer("DELETE", f"{FUNCTIONS}/checks"))
-    assert boxed.send("GET", f"run.googleapis.com/v2/{L}/services/checks").status == 404
+    serve(boxed, "gone")
+    uri = address(boxed, "gone")
+    boxed.done("cloudfunctions.googleapis.com/v2", boxed.answer("DELETE", f"{FUNCTIONS}/gone"))
+    assert boxed.send("GET", f"run.googleapis.com/v2/{L}/services/gone").status == 404
     assert boxed.send("GET", uri.removeprefix("https://")).status == 404
