@@ -22,6 +22,10 @@ _CHAIN = re.compile(r'channel_id=(\d+).*chain_id="(\d+)"')
 # A sum over slices: part of an array is sent to the runtime between them, which sends the sum back.
 _BETWEEN_SLICES = '_xla_host_transfer_handler_name="xla_megascale_runtime"'
 _RENDEZVOUS = re.compile(r'_xla_host_transfer_rendezvous="([^"]+)"')
+# The compiler's fusion of a sum and the chip's slice of it, as a reduce-scatter (the comment on
+# REDUCE_SCATTER_FUSION in AI-Hypercomputer/maxtext benchmarks/xla_flags_library.py at e591f30cb). A v6e-8 was
+# measured to send an array once for it: the source of `ici_measured_gb_per_s` in v6e.toml.
+_SCATTERED = "all-reduce-scatter"
 _BEGINS, _ENDS = "AsyncCollectiveStart", "AsyncCollectiveDone"
 
 
@@ -190,6 +194,9 @@ class Schedule:
         if instruction.opcode.removesuffix("-start") in COLLECTIVES:
             yield instruction
         for inner in computation.instructions if computation else ():
+            if computation and computation.name.startswith(_SCATTERED) and inner.opcode == "all-reduce":
+                inner = replace(inner, opcode=_SCATTERED)
+                yield inner
             yield from self._exchanges(inner, self._computation_of(inner))
 
     def _collective(self, instruction: Instruction, times: int) -> Collective:
@@ -202,6 +209,8 @@ class Schedule:
         group = len(groups[0]) if groups else 0
         if kind == "reduce-scatter":
             size_bytes *= group or 1
+        if kind == _SCATTERED:
+            kind = "reduce-scatter"
         return Collective(kind, instruction.name, size_bytes, group, across, times)
 
 

@@ -57,6 +57,25 @@ def collectives(*lines: str) -> list[Collective]:
     return Schedule(HloProgram(f"{FUNCTIONS}\n{entry}"), 4, RATES).collectives
 
 
+def test_a_sum_fused_with_the_slice_of_it_is_a_reduce_scatter_and_sends_an_array_once() -> None:
+    """As the text of MaxText's step for a v6e-8 has it: jax 0.10.2, libtpu 0.0.42.1."""
+    function = """
+%all-reduce-scatter.2.clone.1 (p.4: f32[16]) -> f32[4] {
+  %p.4 = f32[16]{0} parameter(0)
+  %sum = f32[16]{0} all-reduce(%p.4), channel_id=3, replica_groups={{0,1,2,3}}, to_apply=%add
+  ROOT %own = f32[4]{0} dynamic-slice(%sum, %at), dynamic_slice_sizes={4}
+}
+"""
+    entry = """
+ENTRY %main (x: f32[16]) -> f32[4] {
+  %x = f32[16]{0} parameter(0)
+  ROOT %f = f32[4]{0} fusion(%x), kind=kCustom, calls=%all-reduce-scatter.2.clone.1
+}
+"""
+    (found,) = Schedule(HloProgram(function + entry), 4, RATES).collectives
+    assert (found.kind, found.size_bytes, found.sent_bytes, found.waits_s) == ("reduce-scatter", 64, 48, 48)
+
+
 @pytest.mark.parametrize(("cycles", "waits_s"), [(0, 48), (20, 28), (48, 0), (100, 0)])
 @pytest.mark.parametrize("start", [STARTED, OFFLOADED, FUSED], ids=["start", "sparsecore", "fusion"])
 def test_cycles_between_start_and_end_cover_link_time(
