@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from tests.workload.slice import RunFolder, train
+from tests.workload.slice import RunFolder, Workers, train
 from tests.workload.test_modules import EXAMPLES, config_of, line
 from workload.__main__ import main
 from workload.errors import ConfigError, WeightsError
@@ -158,6 +158,20 @@ def test_a_checkpoint_of_adapters_holds_them_alone_and_is_done_again_to_the_bit(
     assert json.loads((run / "final.json").read_text()) == ended
     assert [event["step"] for event in RunFolder(run).events("restore")] == [2]
     assert len(RunFolder(run).losses()) == 4
+
+
+def test_two_workers_read_their_parts_of_what_they_begin_with(
+    root: Path, tokens: Path, tmp_path: Path
+) -> None:
+    arguments = [
+        word.replace(f"{root}", f"{tmp_path}") if word == str(root) else word for word in adapted(root)
+    ]
+    workers = Workers(2, arguments[1:], {"DATA_DIR": str(tokens)}, tmp_path / "logs")
+    assert workers.wait() == [0, 0], workers.output()
+    alone, together = (RunFolder(folder / "runs/lora").losses() for folder in (root, tmp_path))
+    assert together.keys() == alone.keys()
+    for step, (loss,) in together.items():
+        assert float.fromhex(loss) == pytest.approx(float.fromhex(*alone[step]), rel=1e-4)
 
 
 def test_the_merged_export_computes_what_the_adapters_do(root: Path, tmp_path: Path) -> None:

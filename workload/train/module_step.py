@@ -46,7 +46,7 @@ class ModuleStep(TrainStep):
         self.attention, self.attention_reason = "module", "the module's own"
         super().__init__(config, mesh, platform, slices, self.module.params)
         self.frozen = sharding.placed(self.module.frozen, self._places_of(self.module.frozen))
-        limit = memory_bytes(mesh.devices.flat[0]) if platform == jax.default_backend() else None
+        limit = memory_bytes(jax.local_devices()[0]) if platform == jax.default_backend() else None
         if problem := self.too_large(limit):
             raise ConfigError("config", [problem])
 

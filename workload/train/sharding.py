@@ -162,6 +162,6 @@ def placed(abstract: Any, shardings: Any) -> Any:
 
 
 def memory_bytes(device: jax.Device) -> int | None:
-    """Return the memory of a device; None where JAX doesn't know it, as on CPUs."""
+    """Return the memory of a device of this process; None where JAX doesn't know it, as on CPUs."""
     limit: int | None = (device.memory_stats() or {}).get("bytes_limit")
     return limit
