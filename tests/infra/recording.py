@@ -299,11 +299,11 @@ _stages = manifests.stages
 
 
 @functools.cache
-def _without_schemas(name: str, image: str) -> tuple[list[dict[str, Any]], ...]:
+def _without_schemas(name: str, image: str, fair_sharing: bool = False) -> tuple[list[dict[str, Any]], ...]:
     """Return the manifests without the schemas of their kinds: 2 MB, which cost each recording a second."""
     return tuple(
         [{**item, "spec": {}} if item["kind"] == "CustomResourceDefinition" else item for item in stage]
-        for stage in _stages(name, image)
+        for stage in _stages(name, image, fair_sharing)
     )
 
 
