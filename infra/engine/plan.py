@@ -184,8 +184,8 @@ def plan(environment: str, root: Path = ROOT, only: Sequence[str] = (), save: Pa
 
         verdicts = stacks.pool.submit(preflight.of, nodes(checked) if "tpu" in stacks.names else ())
         planned = tuple(stacks.pool.map(preview, stacks.names))
-        rates = tuple(prices.rates(checked))
-        return Plan(environment, planned, tuple(prices.of(checked)), tuple(verdicts.result()), rates)
+        rates, costs = tuple(prices.rates(checked, only)), tuple(prices.of(checked, only))
+        return Plan(environment, planned, costs, tuple(verdicts.result()), rates)
 
 
 def foreseen(

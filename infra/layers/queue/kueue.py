@@ -53,8 +53,8 @@ class Team:
         namespace: of its jobs.
         queue: its LocalQueue, whose ClusterQueue never changes: queues of quotas have another name.
         cluster_queue: CLUSTER_QUEUE, which all share, or one of its own.
-        quotas: of its own queue; other pools' chips are only borrowed.
-        weight: its part of what is borrowed, beside other teams'.
+        quotas: of its own queue; it borrows other pools' chips.
+        weight: its part of what teams borrow, beside other teams'.
         priorities: that its jobs may have.
     """
 
@@ -155,7 +155,7 @@ def objects(
     yield _object("ClusterQueue", CLUSTER_QUEUE, spec | ({"cohortName": CLUSTER_QUEUE} if own else {}))
     for team in own:
         shares = {
-            flavor: _Share(_quota_of(team, same), _borrowed(team, same)) for flavor, same in known.items()
+            flavor: _Share(_quota_of(team, same), _borrow_limit(team, same)) for flavor, same in known.items()
         }
         spec = _cluster_queue(known, shares, strategy) | {
             "cohortName": CLUSTER_QUEUE,
@@ -193,7 +193,7 @@ def _quota_of(team: Team, same: Sequence[Mapping[str, Any]]) -> int:
     return sum(quota.chips for quota in _of(team, same))
 
 
-def _borrowed(team: Team, same: Sequence[Mapping[str, Any]]) -> int | None:
+def _borrow_limit(team: Team, same: Sequence[Mapping[str, Any]]) -> int | None:
     limits = [quota.borrow for quota in _of(team, same)]
     return None if None in limits or not limits else sum(limit or 0 for limit in limits)
 

@@ -113,11 +113,11 @@ def stages(name: str, image: str, fair_sharing: bool = False) -> tuple[list[Obje
     return ordered
 
 
-def _with_setting(document: Object, ours: str) -> Object:
-    """Return Kueue's settings with ours at their end; other objects as they are."""
+def _with_setting(document: Object, added: str) -> Object:
+    """Return Kueue's settings with `added` at their end; other objects as they are."""
     if (document["kind"], document["metadata"]["name"]) != ("ConfigMap", "kueue-manager-config"):
         return document
-    return {**document, "data": {key: f"{text}{ours}" for key, text in document["data"].items()}}
+    return {**document, "data": {key: f"{text}{added}" for key, text in document["data"].items()}}
 
 
 def _bare(schema: Any) -> Any:

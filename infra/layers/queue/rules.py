@@ -91,7 +91,7 @@ def _quotas(settings: Settings, given: set[str]) -> Iterator[Problem]:
     for i, team in enumerate(desired):
         path = f"queue:teams[{i}]"
         if team.weight != 1 and not any(other.quota for other in desired):
-            rule, fix = "weights divide what is borrowed beside quotas", "add a quota, or remove it"
+            rule, fix = "weights divide what teams borrow beside quotas", "add a quota, or remove it"
             yield Problem(f"{path}.weight", f"{team.weight} without a quota", rule, fix)
         for j, quota in enumerate(team.quota):
             where = f"{path}.quota[{j}]"

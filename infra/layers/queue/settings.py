@@ -41,12 +41,14 @@ class TeamSettings:
     )
     members: tuple[str, ...] = setting("who may submit and cancel its jobs", default=(), rule=rules.MEMBER)
     quota: tuple[TeamQuotaSettings, ...] = setting(
-        "its chips; with one of any team each team has a queue of its own, and what no team's quota has is "
-        "borrowed by all",
+        "its chips; with one of any team each team has a queue of its own, and all borrow what no team's "
+        "quota has",
         default=(),
     )
     weight: int = setting(
-        "its part of borrowed chips: 2 is twice that of a team with 1", default=1, rule=rules.between(1, 1000)
+        "its part of the chips that teams borrow: 2 is twice that of a team with 1",
+        default=1,
+        rule=rules.between(1, 1000),
     )
     priorities: tuple[str, ...] = setting(
         "priorities that its jobs may have",

@@ -35,7 +35,8 @@ def teams(settings: Settings) -> tuple[Team, ...]:
         Team(
             team.name,
             team.namespace or team.name,
-            *(() if shared else ("quota", f"{CLUSTER_QUEUE}-{team.name}")),
+            "default" if shared else "quota",
+            CLUSTER_QUEUE if shared else f"{CLUSTER_QUEUE}-{team.name}",
             quotas=tuple(Quota(item.pool, item.chips, item.borrow) for item in team.quota),
             weight=team.weight,
             priorities=team.priorities,
