@@ -24,13 +24,14 @@ def infra() -> None:
     """Price, bring up, take down and recover the layers of an environment."""
 
 
-@infra.command(examples=["dev"])
+@infra.command(examples=["dev", "dev gke"])
 @options.environment
+@_ALL_ON
 @options.as_json
 @click.pass_obj
-def prices(root: Path, environment: str, as_json: bool) -> int:
-    """Show the prices of the layers."""
-    return layer_prices.show(environment, root, as_json=as_json)
+def prices(root: Path, environment: str, layers: Sequence[str], as_json: bool) -> int:
+    """Show the prices of the layers, or of some alone."""
+    return layer_prices.show(environment, root, layers, as_json=as_json)
 
 
 @infra.command(examples=["dev"])

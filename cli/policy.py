@@ -22,7 +22,7 @@ from infra.engine.settings import from_file
 from infra.errors import CommandError
 from infra.policy import RULES, Finding, Resource, findings, refuse_wrong_settings
 from infra.policy.terraform import document
-from infra.settings.schema import PolicySettings, Settings
+from infra.settings.schema import Settings
 
 
 @click.command(cls=Command, examples=["prod", "prod --terraform plan.json"])
@@ -61,7 +61,7 @@ def policy(
                       f"{finding.exception.until}: {finding.exception.reason}")  # fmt: skip
         checked = ", ".join(f"{count} of {layer}" for layer, count in counts.items())
         print(f"{len(RULES)} rules, {sum(counts.values())} resources ({checked}), {len(broken)} findings")
-    return 1 if broken and settings[PolicySettings].mandatory else 0
+    return 1 if any(finding.mandatory(settings) for _, finding in broken) else 0
 
 
 def _resources(

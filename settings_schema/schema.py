@@ -46,6 +46,7 @@ def setting(
     reserved: Collection[str] = (),
     most: int | None = None,
     not_empty: str = "",
+    per_environment: bool = False,
 ) -> Any:
     """Declare a field.
 
@@ -58,10 +59,11 @@ def setting(
         reserved: keys of a mapping that the program sets itself.
         most: largest whole number.
         not_empty: reason why an empty list is refused; by default it is allowed.
+        per_environment: the default is a name that two environments of a project can't both have.
     """
     metadata = {
         "about": about, "rule": rule, "example": example, "key_rule": key_rule, "reserved": reserved,
-        "most": most, "not_empty": not_empty,
+        "most": most, "not_empty": not_empty, "per_environment": per_environment,
     }  # fmt: skip
     if isinstance(default, dict):
         return field(default_factory=dict, metadata=metadata)

@@ -43,7 +43,10 @@ def _table(kind: type, prefix: str) -> str:
     for key, item in keys_of(kind).items():
         rule: Rule | None = item.metadata["rule"]
         about, text = item.metadata["about"], rule.text if rule else ""
-        rows.append((f"`{prefix}{key}`", type_name(hints[item.name]), default_of(item), about, text))
+        default = default_of(item)
+        if item.metadata["per_environment"]:
+            default += f" in `dev`, else `{item.default}-ENV`"
+        rows.append((f"`{prefix}{key}`", type_name(hints[item.name]), default, about, text))
     return table(("setting", "type", "default", "meaning", "rule"), rows)
 
 

@@ -57,7 +57,7 @@ class MachineBundle:
 
 @dataclass(frozen=True)
 class Named:
-    """Account or bucket: the setting that names it, its name, and the component whose it is."""
+    """Account, bucket or other name: the setting that names it, its name, and the component whose it is."""
 
     path: str
     name: str
@@ -111,6 +111,7 @@ class Hooks:
         offers: accelerator types and images that its slices need in each zone, for the same.
         lookups: by resource type with a server-assigned id, the list to find it in
             (infra/engine/recovery/lookups.py).
+        claims: names that one stack alone can have, and `at_google` hasn't; the owner is the full id.
         rendered: generated files that builds take along.
         bundle: what its machines install.
         metrics: of its log entries, which the monitoring layer makes while this layer is on.
@@ -124,6 +125,7 @@ class Hooks:
     quotas: Callable[[Settings], Iterable[Use]] = lambda _: ()
     offers: Callable[[Settings], Iterable[Offer]] = lambda _: ()
     lookups: Mapping[str, Lookup] = field(default_factory=dict)
+    claims: Callable[[Settings], Iterable[Named]] = lambda _: ()
     rendered: Rendered | None = None
     bundle: MachineBundle | None = None
     metrics: tuple[LogMetric, ...] = ()

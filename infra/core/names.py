@@ -7,6 +7,7 @@ bare name there would replace the pod on every `pulumi up`.
 from hashlib import sha256
 
 from infra.settings.schema import Settings
+from settings_schema.rules import Rule
 
 STACK_TYPE = "pulumi:pulumi:Stack"
 
@@ -28,3 +29,9 @@ def fitted(name: str) -> str:
     if len(name) <= NAME_LENGTH:
         return name
     return f"{name[: NAME_LENGTH - 9].rstrip('-')}-{sha256(name.encode()).hexdigest()[:8]}"
+
+
+def per_environment(default: str, environment: str, rule: Rule) -> str:
+    """Return a default name with the environment's behind it, or a hash of that where the rule needs it."""
+    name = f"{default}-{environment.replace('_', '-')}"
+    return name if rule.ok(name) else f"{default}-{sha256(environment.encode()).hexdigest()[:6]}"

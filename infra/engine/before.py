@@ -7,32 +7,44 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from infra.core.environment import layers_on
-from infra.engine import prices
+from infra.engine import prices, registry
 from infra.engine.environments import shared_names
-from infra.errors import Problem, SettingsError
+from infra.engine.settings import from_file
+from infra.errors import Problem
 from infra.policy import RULES, STACK, Resource, findings, wrong_settings
-from infra.settings.schema import PolicySettings, Settings
+from infra.settings.schema import Relation, Settings
 from infra.settings.sources import ROOT
 
 
-def refuse_to_apply(settings: Settings, root: Path = ROOT) -> None:
-    """Raise SettingsError with all that a plan or update would be refused for by its settings.
+def settings_to_apply(environment: str, root: Path = ROOT) -> Settings:
+    """Read the settings that a plan or update is made with.
 
-    These are names that another environment of the folder has, rules of the policy on the settings
-    themselves, and slices above the budget.
+    Raises SettingsError with all that it would be refused for by the folder's files, BudgetError for slices
+    above the budget.
     """
-    if problems := [*shared_names(settings, root)[0], *_broken_rules(settings)]:
-        raise SettingsError(f"Pulumi.{settings.environment}.yaml", problems)
-    prices.within_budget(settings)
+    checked = from_file(environment, root, relations=relations(root))
+    prices.within_budget(checked)
+    return checked
 
 
-def _broken_rules(settings: Settings) -> Iterator[Problem]:
+def relations(root: Path = ROOT) -> tuple[Relation, ...]:
+    """Return rules on settings that are to be applied, beside the layers' own.
+
+    These are names that another environment of the folder has, and rules of the policy on stacks.
+    """
+
+    def names(settings: Settings, given: set[str]) -> Iterator[Problem]:
+        yield from shared_names(settings, root)[0]
+
+    sections = tuple(f"{layer.name}:" for layer in registry.layers())
+    return (("gcp:project", *sections), names), (("policy:", "monitoring:budgetPerMonth"), _broken_rules)
+
+
+def _broken_rules(settings: Settings, given: set[str]) -> Iterator[Problem]:
     """Yield wrong settings of the policy, and the rules on stacks that are broken without an exception."""
     yield from wrong_settings(RULES, settings, datetime.now(tz=UTC).date())
-    if not settings[PolicySettings].mandatory:
-        return
     stacks = [Resource(STACK, f"{layer.name}-{settings.environment}", {}) for layer in layers_on(settings)]
-    broken = [finding for finding in findings(RULES, stacks, settings) if not finding.exception]
+    broken = [finding for finding in findings(RULES, stacks, settings) if finding.mandatory(settings)]
     for value, finding in {finding.value: finding for finding in broken}.items():
         path, _, state = value.partition(": ")
         exception = (

@@ -15,7 +15,7 @@ from pulumi.runtime import rpc
 from pulumi.runtime import settings as settings_of_pulumi
 
 from infra.policy import RULES, STACK, Resource, findings
-from infra.settings.schema import PolicySettings, Settings
+from infra.settings.schema import Settings
 
 _REFUSED = "breaks the policy:"
 _UNKNOWN = object()
@@ -47,14 +47,16 @@ def _checking(settings: Settings) -> Callable[[pulumi.ResourceTransformArgs], Aw
 
 
 def _refuse(settings: Settings, declared: Sequence[Resource]) -> None:
-    """Log the rules that the last resource breaks. Raises RunError where they are mandatory."""
+    """Log the rules that the last resource breaks. Raises RunError where one is mandatory."""
     resource = declared[-1]
-    mandatory = settings[PolicySettings].mandatory
-    log = pulumi.log.error if mandatory else pulumi.log.warn
-    broken = [finding for finding in findings(RULES, [resource], settings, declared) if not finding.exception]
-    for finding in broken:
+    unexcused = [
+        finding for finding in findings(RULES, [resource], settings, declared) if not finding.exception
+    ]
+    broken = [finding for finding in unexcused if finding.mandatory(settings)]
+    for finding in unexcused:
+        log = pulumi.log.error if finding in broken else pulumi.log.warn
         log(str(finding.problem))
-    if broken and mandatory:
+    if broken:
         raise pulumi.RunError(
             f"{resource.name} {_REFUSED} {', '.join(finding.rule.id for finding in broken)}"
         )

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from infra.core.environment import layers_on
-from infra.core.layer import Layer
+from infra.core.layer import Layer, Named
 from infra.engine.settings import from_file
 from infra.errors import InfraError, Problem
 from infra.settings.schema import Settings
@@ -40,7 +40,11 @@ def shared_names(settings: Settings, root: Path = ROOT) -> tuple[list[Problem], 
         for name in sorted(own.keys() & other.keys()):
             path, value = own[name]
             rule = f"Pulumi.{environment}.yaml names it too ({other[name][0]}); one stack alone can create it"
-            fix = f"write another name in the file whose stack isn't up, this or Pulumi.{environment}.yaml"
+            suggested = f"{value}-{settings.environment}" if value else settings.environment
+            fix = (
+                f"write e.g. {suggested.replace('_', '-')}; where this stack is up, another name in "
+                f"Pulumi.{environment}.yaml"
+            )
             problem = Problem(path, shown(value) if value else "nothing", rule, fix)
             problems.setdefault((path, environment), problem)
     return sorted(problems.values()), unread
@@ -49,14 +53,21 @@ def shared_names(settings: Settings, root: Path = ROOT) -> tuple[list[Problem], 
 def _names(settings: Settings) -> Iterator[tuple[str, tuple[str, str]]]:
     """Yield the resources that are created: their unique names, each with its setting and the value."""
     for layer in layers_on(settings):
+        texts = dict(_texts(f"{layer.name}:", settings[layer.settings]))
+
+        def written(item: Named, texts: dict[str, str] = texts) -> tuple[str, str]:
+            return item.path, texts.get(item.path, item.name)
+
         for account in layer.accounts(settings):
-            yield f"{settings.project}/accounts/{account.name}", (account.path, account.name)
+            yield f"{settings.project}/accounts/{account.name}", written(account)
         for bucket in layer.buckets(settings):
             if ":existing" not in bucket.path:
-                yield f"buckets/{bucket.name}", (bucket.path, bucket.name)
+                yield f"buckets/{bucket.name}", written(bucket)
         for id_ in layer.at_google(settings):
             if "/serviceAccounts/" not in id_:
                 yield f"{settings.project}/{layer.name}/{id_}", _setting_of(layer, settings, id_)
+        for claim in layer.hooks.claims(settings):
+            yield claim.owner, written(claim)
 
 
 def _setting_of(layer: Layer, settings: Settings, id_: str) -> tuple[str, str]:

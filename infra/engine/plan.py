@@ -21,7 +21,7 @@ import yaml
 from infra.core.environment import layers_on
 from infra.core.layer import directory, off
 from infra.engine import prices, registry
-from infra.engine.before import refuse_to_apply
+from infra.engine.before import settings_to_apply
 from infra.engine.pulumi import Pulumi, sentence
 from infra.engine.settings import from_file
 from infra.errors import CommandError
@@ -147,8 +147,7 @@ def plan(environment: str, root: Path = ROOT, only: Sequence[str] = (), save: Pa
     settings, more than the budget, or Pulumi can't be run. A layer whose preview fails is in the plan, with
     `failed`.
     """
-    checked = from_file(environment, root)
-    refuse_to_apply(checked, root)
+    checked = settings_to_apply(environment, root)
     on = [layer.name for layer in layers_on(checked)]
     if disabled := [name for name in only if name not in on]:
         raise CommandError(off(disabled[0], environment))
@@ -185,8 +184,8 @@ def plan(environment: str, root: Path = ROOT, only: Sequence[str] = (), save: Pa
 
         verdicts = stacks.pool.submit(preflight.of, nodes(checked) if "tpu" in stacks.names else ())
         planned = tuple(stacks.pool.map(preview, stacks.names))
-        rates = tuple(prices.rates(checked))
-        return Plan(environment, planned, tuple(prices.of(checked)), tuple(verdicts.result()), rates)
+        rates, costs = tuple(prices.rates(checked, only)), tuple(prices.of(checked, only))
+        return Plan(environment, planned, costs, tuple(verdicts.result()), rates)
 
 
 def foreseen(

@@ -1,15 +1,17 @@
 """Prices of an environment's layers: by the hour, and by use where only that is billed."""
 
 import json
+from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from infra.catalog import CATALOG
 from infra.core.environment import layers_on
+from infra.core.layer import Layer, off
 from infra.engine.settings import from_file
-from infra.errors import InfraError
+from infra.errors import CommandError, InfraError
 from infra.prices.row import PriceRow, Rate, cost
-from infra.prices.table import rates_table, table
+from infra.prices.table import layers_table, rates_table, table
 from infra.settings.schema import FleetSettings, Settings
 from infra.settings.sources import ROOT
 from infra.slices.price import at_most
@@ -19,14 +21,18 @@ class BudgetError(InfraError):
     """All slices together exceed `fleet:dollarsPerHour`, or may exceed it."""
 
 
-def rates(settings: Settings) -> list[Rate]:
-    """Return the prices by use of all layers that are on, without repetitions."""
-    return list(dict.fromkeys(rate for layer in layers_on(settings) for rate in layer.rates(settings)))
+def rates(settings: Settings, only: Collection[str] = ()) -> list[Rate]:
+    """Return the prices by use of layers that are on, `only` some if given, without repetitions."""
+    return list(dict.fromkeys(rate for layer in _on(settings, only) for rate in layer.rates(settings)))
 
 
-def of(settings: Settings) -> list[PriceRow]:
-    """Return the price rows of all layers that are on."""
-    return [row for layer in layers_on(settings) for row in layer.prices(settings)]
+def of(settings: Settings, only: Collection[str] = ()) -> list[PriceRow]:
+    """Return the price rows of layers that are on, `only` some if given."""
+    return [row for layer in _on(settings, only) for row in layer.prices(settings)]
+
+
+def _on(settings: Settings, only: Collection[str]) -> list[Layer]:
+    return [layer for layer in layers_on(settings) if not only or layer.name in only]
 
 
 def within_budget(settings: Settings) -> float | None:
@@ -49,18 +55,28 @@ def within_budget(settings: Settings) -> float | None:
     return None if None in hourly else known
 
 
-def show(environment: str, root: Path = ROOT, *, as_json: bool) -> int:
-    """Print the prices of an environment's layers. Raises SettingsError."""
+def show(environment: str, root: Path = ROOT, only: Sequence[str] = (), *, as_json: bool) -> int:
+    """Print the prices of an environment's layers, `only` some if given. Raises InfraError."""
     settings = from_file(environment, root)
-    by_hour, by_use = of(settings), rates(settings)
+    if disabled := [name for name in only if name not in {layer.name for layer in layers_on(settings)}]:
+        raise CommandError(off(disabled[0], environment))
+    by_hour, by_use = of(settings, only), rates(settings, only)
+    costs = {layer.name: cost(list(layer.prices(settings))) for layer in _on(settings, only)}
     if as_json:
         dated = {"read": str(CATALOG.prices_read), "source": CATALOG.prices_source}
         rows_ = [asdict(row) for row in by_hour]
         print(
             json.dumps(
-                {**dated, **cost(by_hour).as_json(), "rows": rows_, "rates": list(map(asdict, by_use))}
+                {
+                    **dated,
+                    **cost(by_hour).as_json(),
+                    "layers": {name: layer.as_json() for name, layer in costs.items()},
+                    "rows": rows_,
+                    "rates": list(map(asdict, by_use)),
+                }
             )
         )
     else:
-        print("\n".join([table(by_hour), *(["", rates_table(by_use)] if by_use else [])]))
+        parts = [table(by_hour), *([layers_table(costs)] if len(costs) > 1 else [])]
+        print("\n\n".join([*parts, *([rates_table(by_use)] if by_use else [])]))
     return 0

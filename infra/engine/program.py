@@ -7,8 +7,8 @@ from infra.core.environment import layers_on
 from infra.core.guard import MEMBERS, Living
 from infra.core.layer import Layer, off, up_command
 from infra.core.outputs import Outputs
-from infra.engine import updates
-from infra.engine.before import refuse_to_apply
+from infra.engine import prices, updates
+from infra.engine.before import relations
 from infra.engine.enforce import enforce
 from infra.engine.settings import from_pulumi
 from infra.errors import InfraError, UpstreamError
@@ -24,8 +24,8 @@ def run() -> None:
     made: list[pulumi.Resource] = []
     pulumi.runtime.register_stack_transformation(lambda args: made.append(args.resource))
     try:
-        checked = from_pulumi(pulumi.get_stack())
-        refuse_to_apply(checked)
+        checked = from_pulumi(pulumi.get_stack(), relations())
+        prices.within_budget(checked)
         layer = _of_the_project(checked)
         enforce(checked, layer.name)
         updates.refuse_interrupted(pulumi.get_stack(), layer.name)

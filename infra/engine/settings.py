@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,29 +13,36 @@ import yaml
 
 from google_facts import regions
 from infra.core.environment import layers_on, required_services
-from infra.core.layer import Layer, Named
+from infra.core.layer import Named
+from infra.core.names import per_environment
 from infra.engine import registry
 from infra.errors import InfraError, Problem, SettingsError
 from infra.settings import labels, rules, yaml_file
-from infra.settings.schema import ADDED_SLICES, Settings, keys_of
+from infra.settings.schema import ADDED_SLICES, UNPROTECTED, Relation, Settings, keys_of
 from infra.settings.sources import ROOT, _as_text, path_of
 from settings_schema.parser import Parser, nearest, shown
 
 
-def from_pulumi(environment: str) -> Settings:
-    """Return the settings of the stack that Pulumi is running."""
+def from_pulumi(environment: str, relations: Sequence[Relation] = ()) -> Settings:
+    """Return the settings of the stack that Pulumi is running; `relations`: further rules."""
     from pulumi.runtime.config import CONFIG  # a third of a second, which commands without Pulumi don't wait
 
-    return parse(environment, dict(CONFIG.get()), f"Pulumi.{environment}.yaml")
+    return parse(environment, dict(CONFIG.get()), f"Pulumi.{environment}.yaml", relations=relations)
 
 
-def from_file(environment: str, root: Path = ROOT, slices: Sequence[Mapping[str, Any]] = ()) -> Settings:
+def from_file(
+    environment: str,
+    root: Path = ROOT,
+    slices: Sequence[Mapping[str, Any]] = (),
+    relations: Sequence[Relation] = (),
+) -> Settings:
     """Read `Pulumi.<environment>.yaml` under `root` without Pulumi.
 
     Args:
         environment: its name.
         root: the project's folder.
         slices: further items of `tpu:slices`, which stand in no file; each replaces the file's of its name.
+        relations: rules beside the layers' own.
     """
     name = f"Pulumi.{environment}.yaml"
     try:
@@ -56,7 +64,7 @@ def from_file(environment: str, root: Path = ROOT, slices: Sequence[Mapping[str,
             item for item in json.loads(values.get("tpu:slices", "[]")) if item.get("name") not in names
         ]
         values["tpu:slices"] = json.dumps([*listed, *slices])
-    return parse(environment, values, name, problems, (ADDED_SLICES,) if slices else ())
+    return parse(environment, values, name, problems, (ADDED_SLICES,) if slices else (), relations)
 
 
 def _beside_config(key: str, near: str) -> Problem:
@@ -70,9 +78,10 @@ def parse(
     source: str,
     problems: Sequence[Problem] = (),
     marks: Sequence[str] = (),
+    relations: Sequence[Relation] = (),
 ) -> Settings:
     """Parse settings from `values` ("storage:bucketName" → text); `problems` of reading are reported with
-    others, `marks` are given to rules beside the paths of `values`.
+    others, `marks` are given to rules beside the paths of `values`, `relations` are rules beside the layers'.
 
     A layer that isn't always on is on where the file has a setting of it, good or not. Raises SettingsError
     with every problem.
@@ -98,7 +107,9 @@ def parse(
     written = {path.partition(":")[0] for path in (*values, *parser.broken)}
     off = {layer.name for layer in every if not layer.always_on and layer.name not in written}
     sections: dict[type, Any] = {
-        kind: parser.section(f"{name}:", kind, raw[name]) for name, kind in classes.items() if name not in off
+        kind: _named(parser.section(f"{name}:", kind, raw[name]), raw[name], environment)
+        for name, kind in classes.items()
+        if name not in off
     }
     if not rules.LABEL_VALUE.ok(environment):
         fix = "rename its file, Pulumi.NAME.yaml"
@@ -114,7 +125,8 @@ def parse(
             )
             parser.problems.append(Problem(f"{layer.name}:", state, f"{layer.name} reads {name}", fix))
         if not off & set(layer.reads):
-            parser.problems.extend(_relations(layer, settings, parser.broken, {*values, *marks}))
+            parser.problems.extend(_relations(layer.rules, settings, parser.broken, {*values, *marks}))
+    parser.problems.extend(_relations(relations, settings, parser.broken, {*values, *marks}))
     parser.problems.extend(_shared(settings, parser.broken, set(values)))
     parser.problems.extend(_absent(settings, parser.broken))
     if parser.problems:
@@ -123,12 +135,24 @@ def parse(
     return settings
 
 
-def _relations(layer: Layer, settings: Settings, broken: set[str], given: set[str]) -> Iterator[Problem]:
-    """Yield problems by a layer's rules; a rule whose inputs are broken is skipped, since it would repeat
-    that.
-    """
+def _named(section: Any, written: Collection[str], environment: str) -> Any:
+    """Replace the default names that two environments of a project can't both have."""
+    if environment == UNPROTECTED:
+        return section
+    own = {
+        item.name: per_environment(str(item.default), environment, item.metadata["rule"])
+        for key, item in keys_of(type(section)).items()
+        if item.metadata.get("per_environment") and key not in written
+    }
+    return replace(section, **own)
+
+
+def _relations(
+    rules_: Sequence[Relation], settings: Settings, broken: set[str], given: set[str]
+) -> Iterator[Problem]:
+    """Yield problems by rules; one whose inputs are broken is skipped, since it would repeat that."""
     anywhere = {re.sub(r"\[\d+\]", "[]", path) for path in broken}
-    for reads, rule in layer.rules:
+    for reads, rule in rules_:
         if not any(_within(path, read) or _within(read, path) for path in anywhere for read in reads):
             yield from rule(settings, given)
 
@@ -160,5 +184,6 @@ def _absent(settings: Settings, broken: set[str]) -> Iterator[Problem]:
 
 
 def _within(path: str, parent: str) -> bool:
-    """Return True if `path` is `other`, or a part of it."""
-    return path == parent or path.startswith((f"{parent}.", f"{parent}["))
+    """Return True if `path` is `parent`, or a part of it; a section's name ends with a colon."""
+    inside = (f"{parent}.", f"{parent}[") if not parent.endswith(":") else parent
+    return path == parent or path.startswith(inside)

@@ -13,7 +13,7 @@ from google_facts import lags
 from infra.core.environment import layers_on
 from infra.core.layer import off
 from infra.engine import registry
-from infra.engine.before import refuse_to_apply
+from infra.engine.before import settings_to_apply
 from infra.engine.pulumi import Pulumi
 from infra.engine.recovery.interrupted import interrupted
 from infra.engine.recovery.settle import Patience, settle
@@ -37,8 +37,7 @@ def up(
     `options` go to each `pulumi up`; `plans`: folder with what `tpu plan --save` wrote, beyond which nothing
     is changed. Raises InfraError where one fails; those before it are up then.
     """
-    checked = from_file(environment, root)
-    refuse_to_apply(checked, root)
+    checked = settings_to_apply(environment, root)
     on = [layer.name for layer in layers_on(checked)]
     ordered, pulumi = _ready(environment, [*layers, *filter(None, [after])], root, output)
     if not layers:

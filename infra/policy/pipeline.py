@@ -159,10 +159,9 @@ RULES = (
     Rule("PL12", ("gcp:billing/budget:Budget",),
          "a budget is of a project, and notifies at 50, 90 and 100 % of it",
          "budget_filter.projects, and thresholds of 0.5, 0.9 and 1", "", _in_time),
-    Rule("PL22", (STACK,), "outside of dev an environment has a budget",
+    Rule("PL22", (STACK,), "outside of dev an environment has a budget; only in prod is this mandatory",
          "monitoring:billingAccount and monitoring:budgetPerMonth; or, where another budget covers "
-         "the project, an exception in policy:exceptions; or policy:enforcement: advisory (not in prod)", "",
-         _budgeted),
+         "the project, an exception in policy:exceptions", "", _budgeted, advice_but_in_prod=True),
     Rule("PL13", tuple(_WORKS_THERE), "what works on the checkpoint bucket is in its region",
          "storage:location", "", _beside),
     Rule("PL14", ("gcp:*",), "a bucket is given by its name where Google takes no URL", "without gs://", "",

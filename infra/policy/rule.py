@@ -69,6 +69,7 @@ class Rule:
         maps: the same rule in checkov (CKV…) and in the CIS benchmark of Google Cloud, version 3.0.
         check: what is found that breaks it.
         beside: what is found by what else is in the stack.
+        advice_but_in_prod: breaking it is a warning in all other environments.
     """
 
     id: str
@@ -78,6 +79,7 @@ class Rule:
     maps: str
     check: Check
     beside: StackCheck | None = None
+    advice_but_in_prod: bool = False
 
     def broken(self, resource: Resource, settings: Settings, stack: Sequence[Resource]) -> Iterator[str]:
         """Value that breaks it."""
@@ -94,6 +96,11 @@ class Finding:
     resource: Resource
     value: str
     exception: PolicyException | None = None
+
+    def mandatory(self, settings: Settings) -> bool:
+        """Return True if it ends a preview or update."""
+        advice = self.rule.advice_but_in_prod and settings.environment != PRODUCTION
+        return not (advice or self.exception) and settings[PolicySettings].mandatory
 
     @property
     def problem(self) -> Problem:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from infra.prices.row import NOTE, PriceRow, Rate, _small, cost, dollars, total
+from infra.prices.row import NOTE, Cost, PriceRow, Rate, _small, cost, dollars, total
 from views.table import aligned
 
 _HEAD = ("what", "nodes", "type", "zone", "chips", "paid", "$/hour", "$/day", "$/month", "on demand $/hour")
@@ -17,6 +17,12 @@ def table(rows: Sequence[PriceRow]) -> str:
     lines = [_HEAD, *map(_cells, rows), _sum(rows)]
     marked = [NOTE] if any(not row.checked for row in rows) else []
     return "\n".join([*aligned(lines), *dict.fromkeys(row.source for row in rows), *marked])
+
+
+def layers_table(costs: Mapping[str, Cost]) -> str:
+    """Format what each layer costs by the hour; idle: no slice is up and no job runs."""
+    head = ("layer", "$/hour", "$/day", "$/month", "idle $/month")
+    return "\n".join(aligned([head, *((name, *layer.cells) for name, layer in costs.items())]))
 
 
 def rates_table(rates: Sequence[Rate]) -> str:

@@ -4,15 +4,19 @@ The host obeys the same one (workload/host/unit.py); a test holds the two equal,
 may import the other.
 """
 
+import json
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import resources
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
+from typing import Any
 
 from infra.errors import Problem
+from settings_schema.parser import NOUNS, nearest
 
 COMMANDS = ("activations", "checkpoints", "data", "extract", "goodput", "preflight", "train")
 HOST_COMMAND = "slurmd"
@@ -36,6 +40,13 @@ def _configs(*parts: str) -> list[str]:
 # Configs that hosts have without anybody's code.
 PACKAGED = {"train": _configs(), "extract": _configs("extract")}
 PREPROCESSES = _configs("preprocess")
+KEYS_FILE = "run_keys.json"
+KEYS: Mapping[str, Mapping[str, str]] = json.loads(Path(__file__).with_name(KEYS_FILE).read_text("utf-8"))
+"""Keys that `--set` may name, by program, with the names of their types; empty for lists and tables.
+
+tests/docs/test_run_keys.py writes the file from what the workload declares.
+"""
+KINDS: Mapping[str, type] = {"bool": bool, "int": int, "float": float, "str": str}
 _PATH = re.compile(r"\.?/[A-Za-z0-9._+/-]+")
 
 
@@ -118,7 +129,32 @@ def _parsed(
         raise ValueError(f"a run is called by a-z, 0-9, '-', '_' and '.', not {name}: --name NAME")
     if wrong := [change for change in values["--set"] if not change.partition("=")[1]]:
         raise ValueError(f"--set takes SECTION.KEY=VALUE, not {wrong[0]}")
+    for change in values["--set"]:
+        _refuse_unknown(program, change)
     return configs[0], name, values
+
+
+def _refuse_unknown(program: str, change: str) -> None:
+    """Raise ValueError for a key that the program's configuration hasn't, or a value of another type."""
+    key, _, text = change.partition("=")
+    key, known = key.strip(), KEYS[program]
+    parents = [key[:index] for index, character in enumerate(key) if character == "."]
+    if key not in known and not any(known.get(parent) == "" for parent in parents):
+        near = nearest(key, known)
+        fix = f": perhaps {near} was meant" if near else ""
+        raise ValueError(f"--set {key} isn't a setting of {program}{fix}")
+    kind = KINDS.get(known.get(key, ""))
+    value = _value(text.strip())
+    if kind and type(value) is not kind and not (kind is float and type(value) is int):
+        raise ValueError(f"--set {change}: {key} is {NOUNS[kind]}")
+
+
+def _value(text: str) -> Any:
+    """Return the value of a change, as the program reads it: TOML, else a bare word."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
 
 
 def own_file(run: str) -> str | None:

@@ -2,7 +2,9 @@
 
 import re
 import shlex
+import shutil
 import subprocess
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,11 @@ import pytest
 import yaml
 
 from cli.__main__ import main as tpu
-from infra.settings.schema import Settings
+from infra.engine.before import settings_to_apply
+from infra.engine.registry import section_classes
+from infra.errors import SettingsError
+from infra.settings.schema import Settings, keys_of
+from infra.settings.sources import environments
 from rehearsal.scenario.guides import commands
 from tests.infra.layers.queue.test_submission import settings
 from tools.blocks import ROOT
@@ -90,6 +96,34 @@ def test_the_activations_guide_extracts_verifies_and_reads(
     assert "extractions/first: 1 shards, 3 documents, 0 problems\n" in output
     assert re.search(r"^tree: sample 0, 15 tokens\n  resid_post.0 +15x64 ", output, re.MULTILINE)
     assert re.search(r"^river 16 \{'resid_post\.0': \(16, 64\), ", output, re.MULTILINE)
+
+
+def test_the_environments_of_the_guide_share_no_name_and_a_copy_is_refused_as_printed(
+    tmp_path: Path,
+) -> None:
+    page = ROOT / "docs/guides/environments.md"
+    sections = commands(page)
+    subprocess.run(["bash", "-ec", sections["1. Write the files"]], cwd=tmp_path, check=True)
+    assert environments(tmp_path) == ["eu", "us"]
+    for environment in environments(tmp_path):
+        settings_to_apply(environment, tmp_path)
+    assert {line.split()[2] for line in sections["2. Plan and bring up"].splitlines()} == {"eu", "us"}
+    shutil.copy(tmp_path / "Pulumi.eu.yaml", tmp_path / "Pulumi.asia.yaml")
+    with pytest.raises(SettingsError) as refused:
+        settings_to_apply("asia", tmp_path)
+    assert textwrap.indent(str(refused.value), "    ") in page.read_text(encoding="utf-8")
+
+
+def test_the_guides_table_of_names_is_that_of_the_settings() -> None:
+    text = (ROOT / "docs/guides/environments.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+):(\w+)` \| `(.*)` \| `(.*)` \|$", text, re.MULTILINE)
+    declared = {
+        (name, key, item.default, f"{item.default}-eu")
+        for name, kind in section_classes().items()
+        for key, item in keys_of(kind).items()
+        if item.metadata["per_environment"]
+    }
+    assert declared == {*rows} - {("slurm", "name", "slurm-dev", "slurm-eu")}
 
 
 def configured(blocks: int) -> Settings:

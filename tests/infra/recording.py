@@ -5,7 +5,7 @@ import contextvars
 import functools
 import logging
 import runpy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
@@ -23,7 +23,7 @@ from infra.engine.registry import layers
 from infra.engine.settings import parse
 from infra.layers.queue import manifests
 from infra.layers.tpu import startup
-from infra.settings.schema import Settings
+from infra.settings.schema import Relation, Settings
 from infra.settings.sources import ROOT, as_pulumi_hands_it_over
 
 PROJECT, PROJECT_NUMBER = "my-project", "123456789012"
@@ -71,9 +71,11 @@ UPSTREAM: dict[str, dict[str, Any]] = {
 }
 
 
-def parsed(values: Mapping[str, Any], environment: str = "dev") -> Settings:
+def parsed(
+    values: Mapping[str, Any], environment: str = "dev", relations: Sequence[Relation] = ()
+) -> Settings:
     """Return the settings of a file with these values; raises SettingsError with every problem."""
-    return parse(environment, as_pulumi_hands_it_over(dict(values), "f"), "f")
+    return parse(environment, as_pulumi_hands_it_over(dict(values), "f"), "f", relations=relations)
 
 
 class EngineError(grpc.RpcError):  # type: ignore[misc]  # grpc has no types
@@ -300,11 +302,11 @@ _stages = manifests.stages
 
 
 @functools.cache
-def _without_schemas(name: str, image: str) -> tuple[list[dict[str, Any]], ...]:
+def _without_schemas(name: str, image: str, fair_sharing: bool = False) -> tuple[list[dict[str, Any]], ...]:
     """Return the manifests without the schemas of their kinds: 2 MB, which cost each recording a second."""
     return tuple(
         [{**item, "spec": {}} if item["kind"] == "CustomResourceDefinition" else item for item in stage]
-        for stage in _stages(name, image)
+        for stage in _stages(name, image, fair_sharing)
     )
 
 

@@ -21,7 +21,9 @@ class BuildsSettings:
         not_empty="a build brings some layer up",
     )
     users: tuple[str, ...] = setting("who may start builds", default=(), rule=rules.MEMBER)
-    account_id: str = setting("account that builds run as", default="tpu-builds", rule=rules.ACCOUNT_ID)
+    account_id: str = setting(
+        "account that builds run as", default="tpu-builds", rule=rules.ACCOUNT_ID, per_environment=True
+    )
     timeout_minutes: int = setting(
         "how long a build may take; a v6e-256 takes longest", default=120, rule=rules.between(10, 1440, "min")
     )

@@ -117,6 +117,7 @@ class GkeSettings:
         "layer down before",
         default="tpu",
         rule=rules.NETWORK_NAME,
+        per_environment=True,
     )
     description: str = setting(
         "what the cluster is for; GKE takes it once, when the cluster is made",
@@ -204,7 +205,7 @@ class GkeSettings:
         rule=rules.RESOURCE_NAME,
     )
     node_account_id: str = setting(
-        "account that all nodes run as", default="tpu-gke-nodes", rule=rules.ACCOUNT_ID
+        "account that all nodes run as", default="tpu-gke-nodes", rule=rules.ACCOUNT_ID, per_environment=True
     )
     node_roles: tuple[str, ...] = setting(
         "its roles on the project: write logs and metrics; images are granted by repository, by `queue`",

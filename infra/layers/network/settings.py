@@ -15,6 +15,7 @@ class NetworkSettings:
         "name of the network, and prefix of its subnets and rules",
         default="tpu-training",
         rule=rules.NETWORK_NAME,
+        per_environment=True,
     )
     mtu: int = setting(
         "largest packet, bytes; Google's recipes for several slices set 8896",

@@ -42,10 +42,10 @@ class PipelineSettings:
     """Raw text that is submitted becomes token shards by Spark, and these a training job."""
 
     name: str = setting(
-        "of the function, its trigger and its sweep, and prefix of its accounts; environments that share a "
-        "project need one each",
+        "of the function, its trigger and its sweep, and prefix of its accounts",
         default="tpu-pipeline",
         rule=_NAME,
+        per_environment=True,
     )
     raw_bucket_name: str = setting(
         "bucket of the raw text; it stays when its stack is destroyed",

@@ -12,13 +12,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from infra.catalog import CATALOG, chips_of
-from infra.layers.queue.kueue import TOPOLOGY_LABEL, TPU, Object, Team
+from infra.layers.queue.kueue import PRIORITIES, TOPOLOGY_LABEL, TPU, Object, Team
 
-NAME = "tpu-jobs"
+NAME, PRIORITIES_NAME = "tpu-jobs", "tpu-priorities"
 CLUSTER = "tpu-cluster"
 """Annotation of a JobSet: the cluster that its manifest was written for."""
 _API = "admissionregistration.k8s.io/v1"
-_QUEUE = "kueue.x-k8s.io/queue-name"
+_QUEUE, _PRIORITY = "kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/priority-class"
+_JOBSETS = {"apiGroups": ["jobset.x-k8s.io"], "apiVersions": ["*"], "resources": ["jobsets"]}
 _WITH_CHIPS = f"has(c.resources) && has(c.resources.limits) && '{TPU}' in c.resources.limits"
 _PODS = "template.spec.template.spec"
 # A pod's chips are those of its containers, or of an initial one.
@@ -49,10 +50,51 @@ def objects(
         "apiVersion": _API, "kind": "ValidatingAdmissionPolicyBinding", "metadata": {"name": NAME},
         "spec": {"policyName": NAME, "validationActions": ["Deny"]},
     }  # fmt: skip
+    if limited := _limited(teams):
+        yield {
+            "apiVersion": _API, "kind": "ValidatingAdmissionPolicy", "metadata": {"name": PRIORITIES_NAME},
+            "spec": _kept_priority(limited),
+        }  # fmt: skip
+        yield {
+            "apiVersion": _API, "kind": "ValidatingAdmissionPolicyBinding",
+            "metadata": {"name": PRIORITIES_NAME},
+            "spec": {"policyName": PRIORITIES_NAME, "validationActions": ["Deny"]},
+        }  # fmt: skip
+
+
+def _limited(teams: Sequence[Team]) -> dict[str, list[str]]:
+    """Return the priorities of teams that may not have all, by namespace."""
+    return {team.namespace: list(team.priorities) for team in teams if len(team.priorities) < len(PRIORITIES)}
+
+
+def _kept_priority(limited: Mapping[str, Sequence[str]]) -> Object:
+    """Return a policy of updates: Kueue takes a job's new priority while it waits."""
+    allowed = f"{_cel(limited)}[request.namespace]"
+    return {
+        "failurePolicy": "Fail",
+        "matchConstraints": {"resourceRules": [{**_JOBSETS, "operations": ["UPDATE"]}]},
+        "variables": [
+            {"name": "priority", "expression": _label("object", _PRIORITY)},
+            {"name": "before", "expression": _label("oldObject", _PRIORITY)},
+        ],
+        "validations": [
+            {
+                "expression": f"!(request.namespace in {_cel(sorted(limited))}) || variables.priority == "
+                f"variables.before || variables.priority in {allowed}",
+                "message": "this team may not use that priority",
+                "messageExpression": f"'this team may use ' + {allowed}.join(' or ')",
+            }
+        ],
+    }
+
+
+def _label(of: str, key: str) -> str:
+    """Return an expression of an object's label, 'none' where it has none."""
+    labels = f"{of}.metadata.labels"
+    return f"has({labels}) && '{key}' in {labels} ? string({labels}['{key}']) : 'none'"
 
 
 def _policy(pools: Sequence[Mapping[str, Any]], teams: Sequence[Team], cluster: str, account: str) -> Object:
-    rule = {"apiGroups": ["jobset.x-k8s.io"], "apiVersions": ["*"], "resources": ["jobsets"]}
     variables = {
         # CEL's lists have elements of one type, so numbers are text here.
         "slices": (
@@ -63,8 +105,8 @@ def _policy(pools: Sequence[Mapping[str, Any]], teams: Sequence[Team], cluster: 
             "'pods': (has(r.template.spec.parallelism) ? string(r.template.spec.parallelism) : '1') + 'x' + "
             f"string(({_CONTAINERS}).filter(c, {_WITH_CHIPS})[0].resources.limits['{TPU}'])}})"
         ),
-        "queue": f"has(object.metadata.labels) && '{_QUEUE}' in object.metadata.labels ? "
-        f"string(object.metadata.labels['{_QUEUE}']) : 'none'",
+        "queue": _label("object", _QUEUE),
+        **({"priority": _label("object", _PRIORITY)} if _limited(teams) else {}),
         "cluster": f"has(object.metadata.annotations) && '{CLUSTER}' in object.metadata.annotations ? "
         f"string(object.metadata.annotations['{CLUSTER}']) : {_cel(cluster)}",
         "problems": " + ".join([*_problems(pools, teams, cluster), *_of_pods(account)]),
@@ -72,7 +114,7 @@ def _policy(pools: Sequence[Mapping[str, Any]], teams: Sequence[Team], cluster: 
     return {
         "failurePolicy": "Fail",
         # Created alone: of what is there, Kueue and JobSet change what no rule reads, and must be able to.
-        "matchConstraints": {"resourceRules": [{**rule, "operations": ["CREATE"]}]},
+        "matchConstraints": {"resourceRules": [{**_JOBSETS, "operations": ["CREATE"]}]},
         "variables": [{"name": name, "expression": expression} for name, expression in variables.items()],
         "validations": [
             {
@@ -102,6 +144,13 @@ def _problems(pools: Sequence[Mapping[str, Any]], teams: Sequence[Team], cluster
         f"(variables.cluster == {_cel(cluster)} ? [] : ['the manifest was written for ' + variables.cluster "
         f"+ ', and this is {cluster}; fix: kubectl config use-context, or tpu job submit --out anew'])"
     )
+    if limited := _limited(teams):
+        allowed = f"{_cel(limited)}[request.namespace]"
+        yield (
+            f"(!(request.namespace in {_cel(sorted(limited))}) || variables.priority in {allowed} ? [] : "
+            f"['the label {_PRIORITY} is ' + variables.priority + ', and this team may use ' + "
+            f"{allowed}.join(' or ') + '; fix: {_PRIORITY}: ' + {allowed}[0]])"
+        )
     shapes = _shapes(pools)
     if shapes:
         yield from _of_slices(shapes)

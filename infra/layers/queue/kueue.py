@@ -36,12 +36,35 @@ _CPU_POOL = (100_000, 400_000)  # vCPUs, GiB
 
 
 @dataclass(frozen=True)
+class Quota:
+    """Chips of a team's own on pools of a group, and how many more it may borrow; None for all."""
+
+    pool: str
+    chips: int
+    borrow: int | None = None
+
+
+@dataclass(frozen=True)
 class Team:
-    """A team: its namespace, and the queue in it that its jobs name."""
+    """A team: its namespace, and the queue in it that its jobs name.
+
+    Attributes:
+        name: as in the settings.
+        namespace: of its jobs.
+        queue: its LocalQueue, whose ClusterQueue never changes: queues of quotas have another name.
+        cluster_queue: CLUSTER_QUEUE, which all share, or one of its own.
+        quotas: of its own queue; it borrows other pools' chips.
+        weight: its part of what teams borrow, beside other teams'.
+        priorities: that its jobs may have.
+    """
 
     name: str
     namespace: str
     queue: str = "default"
+    cluster_queue: str = CLUSTER_QUEUE
+    quotas: tuple[Quota, ...] = ()
+    weight: int = 1
+    priorities: tuple[str, ...] = tuple(PRIORITIES)
 
 
 @dataclass(frozen=True)
@@ -98,8 +121,14 @@ def flavors(pools: Sequence[Mapping[str, Any]]) -> dict[Flavor, list[Mapping[str
     return dict(by_flavor)
 
 
-def objects(pools: Sequence[Mapping[str, Any]], strategy: str = STRATEGIES[0]) -> Iterator[Object]:
-    """All of them but the teams' own queues, each behind what it names. `strategy`: one of STRATEGIES."""
+def objects(
+    pools: Sequence[Mapping[str, Any]], strategy: str = STRATEGIES[0], teams: Sequence[Team] = ()
+) -> Iterator[Object]:
+    """All of them but the teams' LocalQueues, each behind what it names. `strategy`: one of STRATEGIES.
+
+    Teams with a ClusterQueue of their own are a cohort with the one that has the other chips, whose jobs are
+    none: they borrow from it and from one another.
+    """
     yield _object("Topology", TOPOLOGY, {
         "levels": [{"nodeLabel": POOL_LABEL}, {"nodeLabel": "kubernetes.io/hostname"}],
     })  # fmt: skip
@@ -117,12 +146,56 @@ def objects(pools: Sequence[Mapping[str, Any]], strategy: str = STRATEGIES[0]) -
         }  # fmt: skip
     for topology in dict.fromkeys(flavor.topology for flavor in known if flavor.provisioning == _QUEUED):
         yield from _provisioning_check(topology)
-    yield _object("ClusterQueue", CLUSTER_QUEUE, _cluster_queue(known, strategy))
+    own = [team for team in teams if team.cluster_queue != CLUSTER_QUEUE]
+    rest = {
+        flavor: _Share(_chips(same) - sum(_quota_of(team, same) for team in own))
+        for flavor, same in known.items()
+    }
+    spec = _cluster_queue(known, rest, strategy)
+    yield _object("ClusterQueue", CLUSTER_QUEUE, spec | ({"cohortName": CLUSTER_QUEUE} if own else {}))
+    for team in own:
+        shares = {
+            flavor: _Share(_quota_of(team, same), _borrow_limit(team, same)) for flavor, same in known.items()
+        }
+        spec = _cluster_queue(known, shares, strategy) | {
+            "cohortName": CLUSTER_QUEUE,
+            "fairSharing": {"weight": str(team.weight)},
+            # What others borrow comes back when the team's own jobs need it, whatever their priority.
+            "preemption": {"withinClusterQueue": "LowerPriority", "reclaimWithinCohort": "Any"},
+        }
+        yield _object("ClusterQueue", team.cluster_queue, spec)
 
 
 def local_queue(team: Team) -> Object:
     """Return the queue that a team's jobs name."""
-    return _object("LocalQueue", team.queue, {"clusterQueue": CLUSTER_QUEUE}, team.namespace)
+    return _object("LocalQueue", team.queue, {"clusterQueue": team.cluster_queue}, team.namespace)
+
+
+@dataclass(frozen=True)
+class _Share:
+    """Chips of a flavor that a queue has, and may borrow; None for all."""
+
+    chips: int
+    borrow: int | None = None
+
+
+def _chips(same: Sequence[Mapping[str, Any]]) -> int:
+    return sum(int(pool["chips"]) for pool in same)
+
+
+def _of(team: Team, same: Sequence[Mapping[str, Any]]) -> list[Quota]:
+    """Return a team's quotas on pools of a flavor; a pool of the settings is some, with numbers behind it."""
+    groups = {pool["name"].rpartition("-")[0] for pool in same}
+    return [quota for quota in team.quotas if quota.pool in groups]
+
+
+def _quota_of(team: Team, same: Sequence[Mapping[str, Any]]) -> int:
+    return sum(quota.chips for quota in _of(team, same))
+
+
+def _borrow_limit(team: Team, same: Sequence[Mapping[str, Any]]) -> int | None:
+    limits = [quota.borrow for quota in _of(team, same)]
+    return None if None in limits or not limits else sum(limit or 0 for limit in limits)
 
 
 def _provisioning_check(topology: str) -> Iterator[Object]:
@@ -140,12 +213,15 @@ def _provisioning_check(topology: str) -> Iterator[Object]:
     yield _object("AdmissionCheck", name, {"controllerName": controller, "parameters": parameters})
 
 
-def _cluster_queue(known: Mapping[Flavor, Sequence[Mapping[str, Any]]], strategy: str) -> Object:
+def _cluster_queue(
+    known: Mapping[Flavor, Sequence[Mapping[str, Any]]], shares: Mapping[Flavor, _Share], strategy: str
+) -> Object:
     quotas = [_quota(CPU_FLAVOR, 0, *_CPU_POOL)]
     for flavor, same in known.items():
-        nodes, chips = sum(pool["hosts"] for pool in same), sum(pool["chips"] for pool in same)
+        share = shares[flavor]
+        nodes = share.chips * sum(pool["hosts"] for pool in same) // _chips(same)
         cpus, memory_gib = _PER_NODE[flavor.machine]
-        quotas.append(_quota(flavor.name, chips, nodes * cpus, nodes * memory_gib))
+        quotas.append(_quota(flavor.name, share.chips, nodes * cpus, nodes * memory_gib, share.borrow))
     # One group: pods that ask for resources of two groups would need the node labels of two flavors at once.
     group = {"coveredResources": [TPU, "cpu", "memory"], "flavors": quotas}
     queued: dict[str, list[str]] = {}
@@ -162,10 +238,13 @@ def _cluster_queue(known: Mapping[Flavor, Sequence[Mapping[str, Any]]], strategy
     }
 
 
-def _quota(flavor: str, chips: int, cpus: int, memory_gib: int) -> Object:
-    memory = _amount(memory_gib, 1024, ("Gi", "Ti", "Pi"))
+def _quota(flavor: str, chips: int, cpus: int, memory_gib: int, borrow: int | None = None) -> Object:
+    memory = _amount(memory_gib, 1024, ("Gi", "Ti", "Pi")) if memory_gib else "0"
     amounts = {TPU: _amount(chips), "cpu": _amount(cpus), "memory": memory}
-    return {"name": flavor, "resources": [{"name": k, "nominalQuota": v} for k, v in amounts.items()]}
+    resources = [{"name": name, "nominalQuota": amount} for name, amount in amounts.items()]
+    if borrow is not None:
+        resources[0]["borrowingLimit"] = _amount(borrow)
+    return {"name": flavor, "resources": resources}
 
 
 def _amount(count: int, base: int = 1000, suffixes: Sequence[str] = ("", "k", "M", "G")) -> str:

@@ -33,6 +33,10 @@ _WAIT = """waitForPodsReady:
   timeout: 8760h
   recoveryTimeout: 0s
 """
+# https://kueue.sigs.k8s.io/docs/concepts/fair_sharing/
+_FAIR = """fairSharing:
+  preemptionStrategies: [LessThanOrEqualToFinalShare, LessThanInitialShare]
+"""
 FOLDER_VARIABLE = "TPU_QUEUE_MANIFESTS"
 """The folder that they are in, where tools/install.sh has none: in a build, relative to the checkout."""
 HASHES = "tools/queue/manifests.sha256"
@@ -86,11 +90,12 @@ def _documents(name: str) -> Sequence[Object]:
     return tuple(document for document in yaml.load_all(files()[f"{name}.yaml"], loader) if document)
 
 
-def stages(name: str, image: str) -> tuple[list[Object], ...]:
+def stages(name: str, image: str, fair_sharing: bool = False) -> tuple[list[Object], ...]:
     """Return the manifests of `jobset` or `kueue`, in four stages, each of which needs those before it.
 
     The namespace; roles, settings and services; the kinds; what runs. The kinds are 2 MB of the state, which
-    Pulumi writes again after each object, so they come as late as they can.
+    Pulumi writes again after each object, so they come as late as they can. `fair_sharing`: of what queues of
+    a cohort borrow.
 
     Raises:
         InfraError: they aren't rendered yet.
@@ -99,16 +104,20 @@ def stages(name: str, image: str) -> tuple[list[Object], ...]:
     for document in _documents(name):
         kind = document["kind"]
         stage = 0 if kind == "Namespace" else 2 if kind == _KINDS else 3 if kind in _LAST else 1
-        changed = _bare(document) if kind == _KINDS else _with_setting(_with_image(document, image))
+        changed = (
+            _bare(document)
+            if kind == _KINDS
+            else _with_setting(_with_image(document, image), _WAIT + _FAIR * fair_sharing)
+        )
         ordered[stage].append(changed)
     return ordered
 
 
-def _with_setting(document: Object) -> Object:
-    """Return Kueue's settings with ours at their end; other objects as they are."""
+def _with_setting(document: Object, added: str) -> Object:
+    """Return Kueue's settings with `added` at their end; other objects as they are."""
     if (document["kind"], document["metadata"]["name"]) != ("ConfigMap", "kueue-manager-config"):
         return document
-    return {**document, "data": {key: f"{text}{_WAIT}" for key, text in document["data"].items()}}
+    return {**document, "data": {key: f"{text}{added}" for key, text in document["data"].items()}}
 
 
 def _bare(schema: Any) -> Any:

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 class QueueOutputs(Outputs, layer="queue"):
     """The queues, for jobs."""
 
-    cluster_queue: Output[str] = output(f"`{CLUSTER_QUEUE}`, which all teams share")
+    cluster_queue: Output[str] = output(
+        f"`{CLUSTER_QUEUE}`, which all teams share, or borrow from where they have quotas"
+    )
     namespaces: Output[dict[str, str]] = output("mapping: a team's namespace, by its name")
     chips: Output[int] = output("of all pools: the queue's quota")
     submit: Output[list[str]] = output("list: a team's command to submit a first job")

@@ -46,11 +46,16 @@ class Controller(pulumi.ComponentResource):
     """JobSet or Kueue, from its released manifests; what runs comes behind `needs`."""
 
     def __init__(
-        self, name: str, image: str, opts: pulumi.ResourceOptions, needs: Sequence[pulumi.Resource] = ()
+        self,
+        name: str,
+        image: str,
+        opts: pulumi.ResourceOptions,
+        needs: Sequence[pulumi.Resource] = (),
+        fair_sharing: bool = False,
     ):
         super().__init__("tpu:queue:Controller", name, None, opts)
         self.objects: list[Manifest] = []
-        *first, last = manifests.stages(name, image)
+        *first, last = manifests.stages(name, image, fair_sharing)
         for stage in first:
             self._declare(stage, self.objects)
         self._declare(last, [*self.objects, *needs])
@@ -101,11 +106,11 @@ class Images(pulumi.ComponentResource):
 
 
 class ClusterQueue(pulumi.ComponentResource):
-    """The pools as quota that all teams share, and the priorities of jobs."""
+    """The pools as quota that teams share or have, and the priorities of jobs."""
 
-    def __init__(self, pools: Sequence[Mapping[str, Any]], strategy: str, opts: pulumi.ResourceOptions):
+    def __init__(self, objects: Iterable[Object], opts: pulumi.ResourceOptions):
         super().__init__("tpu:queue:ClusterQueue", CLUSTER_QUEUE, None, opts)
-        self.objects = _in_order(kueue.objects(pools, strategy), pulumi.ResourceOptions(parent=self))
+        self.objects = _in_order(objects, pulumi.ResourceOptions(parent=self))
         self.register_outputs({})
 
 
@@ -176,12 +181,13 @@ def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]
     pulled = [images.pulled(settings, image) for image in (desired.jobset_image, desired.kueue_image)]
     jobset = Controller("jobset", pulled[0], opts, needs=readable)
     # JobSet's webhooks are asked about every Deployment outside of its own namespace.
-    kueue_ = Controller("kueue", pulled[1], opts, needs=[*readable, *jobset.objects])
+    fair = any(team.quotas for team in teams(settings))
+    kueue_ = Controller("kueue", pulled[1], opts, [*readable, *jobset.objects], fair)
     controllers = [*jobset.objects, *kueue_.objects]
     ready = Ready(settings.project, gke.endpoint, pulled, controllers)
     pools = _pools(settings)
     after = pulumi.ResourceOptions(provider=cluster, depends_on=[ready, *controllers])
-    queue = ClusterQueue(pools, desired.queueing_strategy, after)
+    queue = ClusterQueue(kueue.objects(pools, desired.queueing_strategy, teams(settings)), after)
     account = settings[GkeSettings].kubernetes_account
     rules = Admission(admission.objects(pools, teams(settings), cluster_name(settings), account), after)
     after = pulumi.ResourceOptions(provider=cluster, depends_on=[*queue.objects, *rules.objects])

@@ -8,14 +8,17 @@ from collections.abc import Iterator
 from infra.catalog import region_of
 from infra.errors import Problem
 from infra.layers.data.settings import DataSettings
+from infra.layers.gke.pools import pools
 from infra.layers.gke.settings import GkeSettings, of_the_cluster
 from infra.layers.queue.images import is_mirrored, unreachable
+from infra.layers.queue.kueue import flavor
 from infra.layers.queue.settings import QueueSettings
 from infra.layers.queue.team import planned_pools, teams
 from infra.layers.queue.versions import IMAGES
 from infra.layers.storage.settings import BOARD_ROLE, StorageSettings
 from infra.settings.schema import Relation, Settings
 from infra.slices import nodes
+from settings_schema.parser import nearest
 
 _TEAMS = ("queue:teams[].name", "queue:teams[].namespace")
 _POOLS = ("gke:tpuPools[].count", "gke:tpuPools[].acceleratorType", "gke:tpuPools[].topology")
@@ -69,14 +72,50 @@ def _members(settings: Settings, given: set[str]) -> Iterator[Problem]:
 
 
 def _chips(settings: Settings, given: set[str]) -> Iterator[Problem]:
-    chips, pools = settings[QueueSettings].chips, planned_pools(settings)
-    have = sum(pool["chips"] for pool in pools)
+    chips, planned = settings[QueueSettings].chips, planned_pools(settings)
+    have = sum(pool["chips"] for pool in planned)
     if chips is not None and chips != have:
         yield Problem(
             "queue:chips", str(chips),
-            f"the queue's quota is what all node pools have: {have} chips in {len(pools)}",
+            f"the queue's quota is what all node pools have: {have} chips in {len(planned)}",
             f"write {have}, remove it, or change gke:tpuPools",
         )  # fmt: skip
+
+
+def _quotas(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    groups = {pool.group: pool for pool in pools(settings)}
+    have, used = Counter[str](), Counter[str]()
+    for pool in pools(settings):
+        have[flavor(pool.outputs()).name] += pool.kind.chips
+    desired = settings[QueueSettings].teams
+    for i, team in enumerate(desired):
+        path = f"queue:teams[{i}]"
+        if team.weight != 1 and not any(other.quota for other in desired):
+            rule, fix = "weights divide what teams borrow beside quotas", "add a quota, or remove it"
+            yield Problem(f"{path}.weight", f"{team.weight} without a quota", rule, fix)
+        for j, quota in enumerate(team.quota):
+            where = f"{path}.quota[{j}]"
+            if (known := groups.get(quota.pool)) is None:
+                near = nearest(quota.pool, groups)
+                rule = f"a pool of gke:tpuPools: {', '.join(groups) or 'none'}"
+                yield Problem(
+                    f"{where}.pool", f'"{quota.pool}"', rule, f"write {near}" if near else "add it there"
+                )
+                continue
+            if quota.pool in [earlier.pool for earlier in team.quota[:j]]:
+                rule, fix = "a team has one quota of a pool", "add the two up"
+                yield Problem(f"{where}.pool", f'"{quota.pool}" again', rule, fix)
+            chips = known.kind.chips
+            for key, value in (("chips", quota.chips), ("borrow", quota.borrow or 0)):
+                if value % chips:
+                    rule = f"jobs take whole slices, and each of {quota.pool} has {chips} chips"
+                    fix = f"write {value - value % chips} or {value - value % chips + chips}"
+                    yield Problem(f"{where}.{key}", str(value), rule, fix)
+            kind = flavor(known.outputs()).name
+            used[kind] += quota.chips
+            if used[kind] > have[kind]:
+                rule = f"the pools of that kind have {have[kind]} chips, and quotas up to here {used[kind]}"
+                yield Problem(f"{where}.chips", str(quota.chips), rule, "write less, or add pools")
 
 
 def _data(settings: Settings, given: set[str]) -> Iterator[Problem]:
@@ -139,6 +178,7 @@ RULES: tuple[Relation, ...] = (
     ((*_TEAMS, "gke:namespaces"), _namespaces),
     (("queue:teams[].members", "gke:securityGroup"), _members),
     (("queue:chips", *_POOLS), _chips),
+    (("queue:teams[].quota", "queue:teams[].weight", *_POOLS), _quotas),
     (("gke:tpuPools[].zone", "tpu:zones", "data:snapshot"), _data),
     (("storage:tensorboard", "gke:workloadRoles"), _tensorboard),
     (("queue:kueueImage", "queue:jobsetImage"), _versions),

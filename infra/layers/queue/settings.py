@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from infra.layers.queue.kueue import STRATEGIES
+from infra.layers.queue.kueue import PRIORITIES, STRATEGIES
 from infra.layers.queue.versions import IMAGES
 from infra.settings import rules
 from infra.settings.schema import setting
@@ -15,6 +15,23 @@ NAMESPACE = rules.pattern(
 
 
 @dataclass(frozen=True, kw_only=True)
+class TeamQuotaSettings:
+    """An item of a team's `quota`."""
+
+    pool: str = setting("name of an item of gke:tpuPools", rule=rules.RESOURCE_NAME, example="train")
+    chips: int = setting(
+        "chips of its nodes that the team gets whenever its jobs need them; other teams borrow idle ones",
+        rule=rules.between(0, 1_000_000),
+        example="16",
+    )
+    borrow: int | None = setting(
+        "chips that it may borrow beside them, at most; all that are idle, unless given",
+        default=None,
+        rule=rules.between(0, 1_000_000),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class TeamSettings:
     """An item of `queue:teams`."""
 
@@ -23,6 +40,22 @@ class TeamSettings:
         "Kubernetes namespace of its jobs; the team's name, unless given", default=None, rule=NAMESPACE
     )
     members: tuple[str, ...] = setting("who may submit and cancel its jobs", default=(), rule=rules.MEMBER)
+    quota: tuple[TeamQuotaSettings, ...] = setting(
+        "its chips; with one of any team each team has a queue of its own, and all borrow what no team's "
+        "quota has",
+        default=(),
+    )
+    weight: int = setting(
+        "its part of the chips that teams borrow: 2 is twice that of a team with 1",
+        default=1,
+        rule=rules.between(1, 1000),
+    )
+    priorities: tuple[str, ...] = setting(
+        "priorities that its jobs may have",
+        default=tuple(PRIORITIES),
+        rule=rules.one_of(*PRIORITIES),
+        not_empty="a job has a priority",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

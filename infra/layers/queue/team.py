@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from infra.layers.gke.outputs import GkeOutputs
-from infra.layers.queue.kueue import Team
+from infra.layers.queue.kueue import CLUSTER_QUEUE, Quota, Team
 from infra.layers.queue.settings import QueueSettings
 from infra.settings.schema import Settings
 
@@ -28,5 +28,18 @@ def _planned(settings: Settings) -> Mapping[str, Any]:
 
 
 def teams(settings: Settings) -> tuple[Team, ...]:
-    """In the order of the settings."""
-    return tuple(Team(team.name, team.namespace or team.name) for team in settings[QueueSettings].teams)
+    """In the order of the settings. One quota gives each team a queue of its own."""
+    desired = settings[QueueSettings].teams
+    shared = not any(team.quota for team in desired)
+    return tuple(
+        Team(
+            team.name,
+            team.namespace or team.name,
+            "default" if shared else "quota",
+            CLUSTER_QUEUE if shared else f"{CLUSTER_QUEUE}-{team.name}",
+            quotas=tuple(Quota(item.pool, item.chips, item.borrow) for item in team.quota),
+            weight=team.weight,
+            priorities=team.priorities,
+        )
+        for team in desired
+    )

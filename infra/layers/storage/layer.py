@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from infra.core.layer import Layer, Named, Place, deferred
+from infra.core.layer import Hooks, Layer, Named, Place, deferred
 from infra.core.providers import GOOGLE
 from infra.google.role import Role
 from infra.layers.storage.names import (
@@ -12,6 +12,7 @@ from infra.layers.storage.names import (
     controller_account_id,
     controller_bucket,
     service_account_id,
+    state_key_id,
     steps_bucket,
 )
 from infra.layers.storage.outputs import StorageOutputs
@@ -47,6 +48,12 @@ def _buckets(settings: Settings) -> Iterator[Named]:
     yield Named(path, controller_bucket(settings), "the fleet controller's")
     if storage.state_bucket_name:
         yield Named("storage:stateBucketName", storage.state_bucket_name, "that of Pulumi's state")
+
+
+def _claims(settings: Settings) -> Iterator[Named]:
+    """Yield the key ring: Google deletes none, so it isn't looked for there."""
+    if ring := settings[StorageSettings].state_key_ring:
+        yield Named("storage:stateKeyRing", ring, state_key_id(settings))
 
 
 def _places(settings: Settings) -> Iterator[Place]:
@@ -142,5 +149,6 @@ LAYER = Layer(
     prices=_prices,
     rates=_rates,
     at_google=_at_google,
+    hooks=Hooks(claims=_claims),
     program=deferred(f"{__package__}.program"),
 )

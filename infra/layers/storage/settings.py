@@ -70,7 +70,7 @@ class StorageSettings:
     )
     labels: Mapping[str, str] = labels_setting("labels of the bucket")
     service_account_id: str = setting(
-        "account that the hosts run as", default="tpu-training", rule=rules.ACCOUNT_ID
+        "account that the hosts run as", default="tpu-training", rule=rules.ACCOUNT_ID, per_environment=True
     )
     service_account_users: tuple[str, ...] = setting(
         "who may start slices that run as that account, and log in to them", default=(), rule=rules.MEMBER

@@ -1,5 +1,6 @@
 """Two environments of one folder that name the same resource at Google."""
 
+import re
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
@@ -10,24 +11,30 @@ import yaml
 from infra.doctor import checks
 from infra.doctor.checks import Target
 from infra.doctor.finding import MISSING, OPTIONAL
-from infra.engine.before import refuse_to_apply
+from infra.engine import registry
+from infra.engine.before import settings_to_apply
 from infra.engine.environments import shared_names
 from infra.engine.plan import plan
 from infra.engine.settings import from_file
 from infra.errors import CommandError, SettingsError
 from infra.google.client import Client
+from infra.layers.gke.settings import GkeSettings
+from infra.layers.network.settings import NetworkSettings
+from infra.settings.schema import keys_of
+from infra.settings.sources import ROOT
 from tests.infra.conftest import FakePulumi
 from tests.infra.declared import EVERYTHING, OFF
-from tests.infra.recording import BASE
+from tests.infra.recording import BASE, parsed
 
 SOON = (date.today() + timedelta(days=30)).isoformat()
+EXCEPTION = {"rule": "PL22", "resource": "*-prod", "reason": "one budget of all projects", "until": SOON}
 OTHER_NAMES: dict[str, Any] = {
-    "storage:bucketName": "my-project-eu",
-    "storage:serviceAccountId": "tpu-training-eu",
-    "network:name": "tpu-eu",
     "data:diskPrefix": "tokens-eu",
+    "storage:bucketName": "my-project-eu",
     "tpu:slices": [{**BASE["tpu:slices"][0], "name": "train-eu"}],
 }
+SHARED = {"storage:serviceAccountId": "our-hosts", "network:name": "train"}
+"""Names that both files write, in place of each environment's own."""
 
 
 def write(folder: Path, environment: str, changes: dict[str, Any]) -> None:
@@ -40,26 +47,80 @@ def problems(folder: Path, environment: str = "eu") -> dict[str, str]:
     return {problem.path: str(problem) for problem in shared}
 
 
-def test_every_shared_name_is_refused_with_its_setting_and_the_other_file(tmp_path: Path) -> None:
+def test_a_copied_file_is_refused_by_what_it_names_itself_in_one_message(
+    tmp_path: Path, pulumi_cli: FakePulumi
+) -> None:
     write(tmp_path, "dev", {})
     write(tmp_path, "eu", {})
+    with pytest.raises(SettingsError) as refused:
+        plan("eu", tmp_path)
+    assert [problem.path for problem in refused.value.problems] == [
+        "data:diskPrefix", "storage:bucketName", "tpu:slices[0].name",
+    ]  # fmt: skip
+    assert all("Pulumi.dev.yaml names it too" in problem.rule for problem in refused.value.problems)
+    assert "write e.g. my-project-checkpoints-eu;" in str(refused.value)
+    assert not pulumi_cli.calls
+
+
+def test_every_shared_name_is_refused_with_its_setting_and_the_other_file(tmp_path: Path) -> None:
+    write(tmp_path, "dev", SHARED)
+    write(tmp_path, "eu", SHARED)
     refused = problems(tmp_path)
-    assert set(refused) == {
-        "storage:bucketName", "storage:serviceAccountId", "network:name", "data:diskPrefix",
-        "tpu:slices[0].name",
-    }  # fmt: skip
+    assert set(refused) == {"data:diskPrefix", "storage:bucketName", "tpu:slices[0].name", *SHARED}
     assert all("Pulumi.dev.yaml" in text for text in refused.values())
-    assert "data:diskPrefix = nothing" in refused["data:diskPrefix"], "derived of the snapshot"
 
 
-@pytest.mark.parametrize("missing", sorted(OTHER_NAMES))
+@pytest.mark.parametrize("missing", sorted({**OTHER_NAMES, **SHARED}))
 def test_one_shared_name_is_enough(tmp_path: Path, missing: str) -> None:
-    write(tmp_path, "dev", {})
+    shared = {missing: SHARED[missing]} if missing in SHARED else {}
+    write(tmp_path, "dev", shared)
     write(tmp_path, "eu", OTHER_NAMES)
     assert problems(tmp_path) == {}
-    write(tmp_path, "eu", {key: value for key, value in OTHER_NAMES.items() if key != missing})
+    write(tmp_path, "eu", {**{key: value for key, value in OTHER_NAMES.items() if key != missing}, **shared})
     expected = "tpu:slices[0].name" if missing == "tpu:slices" else missing
     assert set(problems(tmp_path)) == {expected}
+
+
+def test_default_names_are_an_environments_own_but_in_dev(tmp_path: Path) -> None:
+    names = {
+        "storage:serviceAccountId": "tpu-training", "network:name": "tpu-training", "gke:clusterName": "tpu",
+        "gke:nodeAccountId": "tpu-gke-nodes", "pipeline:name": "tpu-pipeline",
+        "builds:accountId": "tpu-builds",
+    }  # fmt: skip
+    everything = {key: value for layer in OFF.values() for key, value in layer.items()}
+    everything["slurm:name"] = "slurm"  # by default slurm-ENV, which has no room for all names
+
+    def values(environment: str) -> dict[str, Any]:
+        settings = parsed({**BASE, **everything}, environment)
+        return {
+            f"{name}:{key}": getattr(settings[kind], item.name)
+            for name, kind in registry.section_classes().items()
+            if settings.get(kind)
+            for key, item in keys_of(kind).items()
+            if item.metadata.get("per_environment")
+        }
+
+    assert values("dev") == names
+    assert values("my_eu") == {path: f"{name}-my-eu" for path, name in names.items()}
+    assert parsed({**BASE, "network:name": "ours"}, "eu")[NetworkSettings].name == "ours"
+
+
+def test_a_long_environments_names_fit(tmp_path: Path) -> None:
+    long, other = (parsed({**BASE, **OFF["gke"]}, f"research-of-protein-folding-{i}") for i in "ab")
+    accounts = [settings[GkeSettings].node_account_id for settings in (long, other)]
+    assert all(re.fullmatch("tpu-gke-nodes-[0-9a-f]{6}", account) for account in accounts)
+    assert accounts[0] != accounts[1]
+
+
+def test_key_rings_of_one_region_are_compared(tmp_path: Path) -> None:
+    write(tmp_path, "dev", {"storage:stateKeyRing": "pulumi"})
+    write(tmp_path, "eu", {**OTHER_NAMES, "storage:stateKeyRing": "pulumi"})
+    assert set(problems(tmp_path)) == {"storage:stateKeyRing"}
+    write(tmp_path, "eu", {
+        **OTHER_NAMES, "storage:stateKeyRing": "pulumi", "storage:location": "europe-west4",
+        "storage:allowCrossRegion": True,
+    })  # fmt: skip
+    assert problems(tmp_path) == {}
 
 
 def test_names_of_another_project_are_other_names_and_a_bucket_is_one_in_the_world(tmp_path: Path) -> None:
@@ -70,57 +131,71 @@ def test_names_of_another_project_are_other_names_and_a_bucket_is_one_in_the_wor
 
 def test_a_file_with_problems_hides_no_other(tmp_path: Path) -> None:
     write(tmp_path, "bad", {"storage:bucketNam": "x"})
-    write(tmp_path, "dev", {})
-    write(tmp_path, "eu", {**OTHER_NAMES, "network:name": None})
+    write(tmp_path, "dev", SHARED)
+    write(tmp_path, "eu", {**OTHER_NAMES, "network:name": "train"})
     assert set(problems(tmp_path)) == {"network:name"}
     assert shared_names(from_file("eu", tmp_path), tmp_path)[1] == ["bad"]
 
 
 def test_clusters_functions_and_topics_are_compared_too(tmp_path: Path) -> None:
     everything = {key: value for layer in OFF.values() for key, value in layer.items()}
-    topic = {"monitoring:channels": EVERYTHING["monitoring:channels"]}
-    write(tmp_path, "dev", {**everything, **topic})
-    write(tmp_path, "eu", {**everything, **topic, **OTHER_NAMES})
-    assert {"gke:clusterName", "gke:nodeAccountId", "pipeline:name", "pipeline:rawBucketName"} <= set(
-        problems(tmp_path)
-    )
-    assert "monitoring:channels[1].topic" in problems(tmp_path)
+    everything |= {"monitoring:channels": EVERYTHING["monitoring:channels"]}
+    names = {"gke:clusterName": "ours", "gke:nodeAccountId": "our-nodes", "pipeline:name": "our-texts"}
+    write(tmp_path, "dev", {**everything, **names})
+    write(tmp_path, "eu", {**everything, **names, **OTHER_NAMES})
+    assert {*names, "pipeline:rawBucketName", "monitoring:channels[1].topic"} <= set(problems(tmp_path))
 
 
 def test_a_plan_names_all_problems_of_the_files_before_anything_is_asked(
     tmp_path: Path, pulumi_cli: FakePulumi
 ) -> None:
     write(tmp_path, "dev", {})
-    write(tmp_path, "eu", {"policy:enforcement": "mandatory"})
+    write(tmp_path, "prod", {"policy:exceptions": [{**EXCEPTION, "rule": "PL0"}]})
     with pytest.raises(SettingsError) as refused:
-        plan("eu", tmp_path)
+        plan("prod", tmp_path)
     paths = {problem.path for problem in refused.value.problems}
-    assert {"storage:bucketName", "monitoring:budgetPerMonth"} < paths
-    assert "policy:exceptions" in str(refused.value)
+    assert {"storage:bucketName", "monitoring:budgetPerMonth", "policy:exceptions[0].rule"} < paths
+    assert "an exception: policy:exceptions: [" in str(refused.value)
     assert not pulumi_cli.calls
 
 
-@pytest.mark.parametrize("way", [
-    {"policy:enforcement": "advisory"},
-    {"policy:exceptions": [
-        {"rule": "PL22", "resource": "*-eu", "reason": "one budget of all projects", "until": SOON}
-    ]},
-])  # fmt: skip
-def test_an_environment_may_do_without_a_budget_by_either_way(tmp_path: Path, way: dict[str, Any]) -> None:
-    write(tmp_path, "eu", way)
-    refuse_to_apply(from_file("eu", tmp_path), tmp_path)
+def test_rules_of_the_policy_are_named_beside_wrong_settings(tmp_path: Path) -> None:
+    write(tmp_path, "prod", {"storage:bucketNam": "x", "policy:enforcement": "advisory"})
+    with pytest.raises(SettingsError) as refused:
+        settings_to_apply("prod", tmp_path)
+    assert {"storage:bucketNam", "policy:enforcement"} == {p.path for p in refused.value.problems}
+    write(tmp_path, "prod", {"storage:bucketNam": "x"})
+    with pytest.raises(SettingsError) as refused:
+        settings_to_apply("prod", tmp_path)
+    assert {"storage:bucketNam", "monitoring:budgetPerMonth"} == {p.path for p in refused.value.problems}
+    write(tmp_path, "prod", {"monitoring:budgetPerMonth": "much"})
+    with pytest.raises(SettingsError) as refused:
+        settings_to_apply("prod", tmp_path)
+    (problem,) = [p for p in refused.value.problems if p.path == "monitoring:budgetPerMonth"]
+    assert "PL22" not in problem.rule, "its value was read as none"
 
 
-def test_an_exception_for_one_stack_excuses_no_other(tmp_path: Path) -> None:
-    exception = {"rule": "PL22", "resource": "data-eu", "reason": "the disks are free", "until": SOON}
-    write(tmp_path, "eu", {"policy:exceptions": [exception]})
+@pytest.mark.parametrize("environment", ["dev", "eu"])
+def test_the_shortest_useful_file_is_applied_outside_prod(tmp_path: Path, environment: str) -> None:
+    text = (ROOT / "docs/settings.md").read_text(encoding="utf-8")
+    block = re.search(r"^    config:\n(?:      .*\n)+(?:        .*\n)?", text, re.MULTILINE)
+    assert block
+    (tmp_path / f"Pulumi.{environment}.yaml").write_text(block[0])
+    assert settings_to_apply(environment, tmp_path).environment == environment
+    assert "budget" not in block[0]
+
+
+def test_an_exception_of_all_stacks_stands_for_a_budget_in_prod(tmp_path: Path) -> None:
+    write(tmp_path, "prod", {"policy:exceptions": [EXCEPTION]})
+    settings_to_apply("prod", tmp_path)
+    write(tmp_path, "prod", {"policy:exceptions": [{**EXCEPTION, "resource": "data-prod"}]})
     with pytest.raises(SettingsError, match="PL22"):
-        refuse_to_apply(from_file("eu", tmp_path), tmp_path)
+        settings_to_apply("prod", tmp_path)
 
 
 def test_doctor_names_the_setting_and_the_other_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(tmp_path, "dev", {})
-    write(tmp_path, "eu", {**OTHER_NAMES, "network:name": None})
+    write(tmp_path, "dev", SHARED)
+    write(tmp_path, "eu", {**OTHER_NAMES, "network:name": "train"})
     monkeypatch.setattr(checks, "shared_names", lambda given: shared_names(given, tmp_path))
     settings = from_file("eu", tmp_path)
     check = dict(checks.checks(Target(settings, (), Client(settings.project))))["names"]

@@ -329,15 +329,19 @@ WITHOUT_MONITORING = dict.fromkeys(key for key in EVERYTHING if key.startswith("
 
 
 @pytest.mark.parametrize(("environment", "gone", "refused"), [
-    ("prod", {}, False), ("dev", WITHOUT_BUDGET, False),
+    ("prod", {}, False), ("dev", WITHOUT_BUDGET, False), ("eu", WITHOUT_BUDGET, True),
     ("prod", WITHOUT_BUDGET, True), ("prod", WITHOUT_MONITORING, True),
 ])  # fmt: skip
 def test_an_environment_outside_of_dev_has_a_budget(
     environment: str, gone: dict[str, Any], refused: bool
 ) -> None:
     stack = Resource(STACK, f"tpu-{environment}", {})
-    result = [str(finding.problem) for finding in findings(RULES, [stack], settings(environment, **gone))]
+    checked = settings(environment, **gone)
+    result = [str(finding.problem) for finding in findings(RULES, [stack], checked)]
     assert len(result) == refused
+    assert [finding.mandatory(checked) for finding in findings(RULES, [stack], checked)] == (
+        [environment == "prod"] * refused
+    )
     assert all("monitoring:budgetPerMonth: nothing: PL22: outside of dev" in item for item in result)
 
 
@@ -353,10 +357,8 @@ def test_a_program_is_refused_for_its_stack_before_it_declares_anything(
     with pytest.raises(pulumi.RunError, match="storage-prod breaks the policy: PL22"):
         enforce(settings("prod", **without), "storage")
     assert (len(logged), transforms) == (1, [])
-    without["policy:enforcement"] = "advisory"
-    enforce(settings("staging", **without), "storage")
+    enforce(settings("staging", **without), "storage")  # advice there
     assert (len(logged), len(transforms)) == (2, 1)
-    without["policy:enforcement"] = None
     mapping = {"rule": "PL22", "resource": "*-prod", "reason": "one for all projects", "until": "2027-03-31"}
     enforce(settings("prod", **without, **{"policy:exceptions": [mapping]}), "storage")
     assert (len(logged), len(transforms)) == (2, 2)

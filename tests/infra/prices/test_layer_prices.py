@@ -1,6 +1,7 @@
 """Prices of each layer, out of the price book; docs/prices.md."""
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -275,3 +276,20 @@ def test_prices_for_programs_have_totals_rows_and_rates(capfd: pytest.CaptureFix
     shown = capfd.readouterr().out
     assert "0.0004" in shown
     assert "1,000 operations" in shown
+
+
+def test_prices_are_summed_by_layer_and_are_of_the_layers_that_were_asked_for(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["infra", "prices", "dev", "--json"]) == 0
+    everything = json.loads(capfd.readouterr().out)
+    assert set(everything["layers"]) == {"storage", "network", "data", "tpu"}
+    sums = [layer["hourly"] for layer in everything["layers"].values()]
+    assert sum(sums) == pytest.approx(everything["hourly"])
+    assert main(["infra", "prices", "dev", "data", "--json"]) == 0
+    one = json.loads(capfd.readouterr().out)
+    assert one["hourly"] == everything["layers"]["data"]["hourly"] < everything["hourly"]
+    assert main(["infra", "prices", "dev"]) == 0
+    assert re.search(r"^layer .*\n(storage|network) ", capfd.readouterr().out, re.MULTILINE)
+    assert main(["infra", "prices", "dev", "gke"]) == 1
+    assert "gke is off in dev" in capfd.readouterr().err

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from infra.engine.before import refuse_to_apply
+from infra.engine import prices
+from infra.engine.before import relations
 from infra.errors import Problem, SettingsError
 from infra.policy import RULES, Resource, findings
 from infra.settings.schema import Settings
@@ -41,6 +42,11 @@ class Case:
 
     def parsed(self) -> Settings:
         return parsed(self.values, self.environment)
+
+    def applied(self, folder: Path) -> None:
+        """Refuse what a plan refuses."""
+        self.parsed()
+        prices.within_budget(parsed(self.values, self.environment, relations(folder)))
 
     def names(self, problems: tuple[Problem, ...]) -> bool:
         """Return whether a problem is of the key, with a value, a rule and a fix."""
@@ -95,7 +101,7 @@ def test_it_is_refused_where_it_is_wrong_or_is_good(case: Case, tmp_path: Path) 
         assert case.names(caught.value.problems), str(caught.value)
     elif case.refused == "plan":
         with pytest.raises(SettingsError) as caught:
-            refuse_to_apply(case.parsed(), tmp_path)
+            case.applied(tmp_path)
         assert case.names(caught.value.problems), str(caught.value)
     elif case.refused == "resource":
         recorded = run(case.key.partition(":")[0], case.values, up=UP).resources
@@ -103,4 +109,4 @@ def test_it_is_refused_where_it_is_wrong_or_is_good(case: Case, tmp_path: Path) 
         (role,) = case.values[case.named]
         assert f"role: {role}" in {finding.value for finding in findings(RULES, resources, case.parsed())}
     else:
-        refuse_to_apply(case.parsed(), tmp_path)
+        case.applied(tmp_path)

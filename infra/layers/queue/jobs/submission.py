@@ -131,10 +131,11 @@ def _people(settings: Settings, request: JobRequest) -> Iterator[Problem]:
         up = up_command("queue", settings.environment)
         fix = f"perhaps {near[0]}" if near else f"add it to queue:teams, then {up}"
         yield Problem("TEAM", f'"{request.team}"', f"one of queue:teams: {', '.join(known) or 'none'}", fix)
-    if request.priority not in PRIORITIES:
-        yield Problem(
-            "--priority", f'"{request.priority}"', f"one of {', '.join(PRIORITIES)}", "write one of these"
-        )
+    own = [team.priorities for team in teams(settings) if team.name == request.team]
+    allowed = own[0] if own else tuple(PRIORITIES)
+    if request.priority not in allowed:
+        fix = f"write --priority {allowed[0]}"
+        yield Problem("--priority", f'"{request.priority}"', f"one of {', '.join(allowed)}", fix)
     name = request.name or _default_name(request.program)
     if not _NAME.fullmatch(name):
         yield Problem(

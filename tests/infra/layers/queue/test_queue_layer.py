@@ -4,6 +4,7 @@ import copy
 import functools
 import itertools
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -381,3 +382,40 @@ def test_nothing_is_destroyed_under_a_job() -> None:
 def test_the_manifests_are_those_of_the_images_versions(name: str, version: str) -> None:
     pins = (ROOT / "tools" / "queue" / "go.mod").read_text()
     assert f"sigs.k8s.io/{name} {version} " in pins
+
+
+QUOTAS = [{"name": "vision", "quota": [{"pool": "train", "chips": 16}]}, {"name": "speech"}]
+
+
+@pytest.mark.parametrize("quotas", [False, True])
+def test_a_quota_brings_a_queue_for_each_team_and_fair_sharing(quotas: bool) -> None:
+    recording = up(**{"queue:teams": QUOTAS}) if quotas else up()
+    names = {item.name for item in recording.resources if item.type.endswith(":ClusterQueue")}
+    assert {name for name in names if name.startswith("ClusterQueue-")} == (
+        {"ClusterQueue-tpu", "ClusterQueue-tpu-vision", "ClusterQueue-tpu-speech"}
+        if quotas
+        else {"ClusterQueue-tpu"}
+    )
+    (text,) = manifest(recording, "ConfigMap", "ConfigMap-kueue-system-kueue-manager-config")["data"].values()
+    assert ("preemptionStrategies" in yaml.load(text, LOADER).get("fairSharing", {})) == quotas
+    kind = next(
+        item for item in manifests._documents("kueue")
+        if item["kind"] == "CustomResourceDefinition" and item["spec"]["names"]["kind"] == "ClusterQueue"
+    )  # fmt: skip
+    (version,) = [item for item in kind["spec"]["versions"] if item["name"] == "v1beta2"]
+    known = version["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    for name in names & {"ClusterQueue-tpu", "ClusterQueue-tpu-vision"}:
+        assert not list(_undefined(manifest(recording, "ClusterQueue", name)["spec"], known))
+
+
+def _undefined(value: Any, schema: dict[str, Any]) -> Iterator[str]:
+    """Yield keys and words that a definition doesn't have."""
+    if isinstance(value, dict) and "properties" in schema:
+        yield from value.keys() - schema["properties"].keys()
+        for key, item in value.items():
+            yield from _undefined(item, schema["properties"].get(key, {}))
+    elif isinstance(value, list):
+        for item in value:
+            yield from _undefined(item, schema["items"])
+    elif "enum" in schema and value not in schema["enum"]:
+        yield str(value)

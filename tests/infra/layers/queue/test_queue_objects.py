@@ -7,7 +7,7 @@ import pytest
 
 from infra.layers.queue import admission
 from infra.layers.queue.jobs.jobset import Job, jobset
-from infra.layers.queue.kueue import CPU_FLAVOR, TPU, Team, flavors, objects
+from infra.layers.queue.kueue import CPU_FLAVOR, TPU, Quota, Team, flavors, local_queue, objects
 
 TEAMS = [Team("vision", "vision"), Team("speech", "team-speech", "speech")]
 
@@ -254,3 +254,53 @@ def test_disruption_spends_no_restart_and_a_failure_ends_the_job() -> None:
         for i in range(3)
     ]
     assert [bool(re.search(pattern, message)) for message in messages] == [True, True, False]
+
+
+OWN = [
+    Team("vision", "vision", "quota", "tpu-vision", (Quota("a", 32), Quota("b", 16, 0)), 2),
+    Team("speech", "speech", "quota", "tpu-speech"),
+]
+
+
+def test_teams_with_quotas_have_a_queue_each_in_a_cohort_and_borrow_the_rest() -> None:
+    pools = [pool("a-0"), pool("a-1"), pool("a-2"), pool("b-0", provisioning="spot")]
+    made = {item["metadata"]["name"]: item["spec"] for item in objects(pools, teams=OWN)
+            if item["kind"] == "ClusterQueue"}  # fmt: skip
+
+    def chips(name: str) -> list[dict[str, str]]:
+        (group,) = made[name]["resourceGroups"]
+        return [flavor["resources"][0] for flavor in group["flavors"][1:]]
+
+    assert chips("tpu") == [{"name": TPU, "nominalQuota": "16"}, {"name": TPU, "nominalQuota": "0"}]
+    assert chips("tpu-vision") == [
+        {"name": TPU, "nominalQuota": "32"}, {"name": TPU, "nominalQuota": "16", "borrowingLimit": "0"},
+    ]  # fmt: skip
+    assert chips("tpu-speech") == [{"name": TPU, "nominalQuota": "0"}] * 2
+    (group,) = made["tpu-vision"]["resourceGroups"]
+    assert group["flavors"][1]["resources"][1:] == [
+        {"name": "cpu", "nominalQuota": "1432"}, {"name": "memory", "nominalQuota": "5440Gi"},
+    ]  # fmt: skip
+    assert {spec["cohortName"] for spec in made.values()} == {"tpu"}
+    assert made["tpu-vision"]["fairSharing"] == {"weight": "2"}
+    assert made["tpu-speech"]["preemption"] == {
+        "withinClusterQueue": "LowerPriority", "reclaimWithinCohort": "Any",
+    }  # fmt: skip
+    assert [local_queue(team)["spec"]["clusterQueue"] for team in OWN] == ["tpu-vision", "tpu-speech"]
+
+
+def test_teams_without_quotas_share_one_queue_outside_of_any_cohort() -> None:
+    (queue,) = [item for item in objects([pool("a-0")], teams=TEAMS) if item["kind"] == "ClusterQueue"]
+    assert "cohortName" not in queue["spec"]
+
+
+def test_only_teams_that_may_not_have_all_priorities_are_limited() -> None:
+    limited = [Team("vision", "vision", priorities=("low", "medium")), TEAMS[1]]
+    first, _, updates, binding = admission.objects(
+        [pool("a-0")], limited, "projects/p/locations/l/clusters/c"
+    )
+    (problems,) = [item["expression"] for item in first["spec"]["variables"] if item["name"] == "problems"]
+    assert '{"vision": ["low", "medium"]}[request.namespace]' in problems
+    assert updates["spec"]["matchConstraints"]["resourceRules"][0]["operations"] == ["UPDATE"]
+    assert "variables.priority == variables.before" in updates["spec"]["validations"][0]["expression"]
+    assert binding["spec"]["policyName"] == updates["metadata"]["name"]
+    assert len(list(admission.objects([pool("a-0")], TEAMS, "projects/p/locations/l/clusters/c"))) == 2

@@ -169,6 +169,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ),
     ({"team": "research"}, "fix: add it to queue:teams, then tpu up dev queue"),
     ({"priority": "urgent"}, ": one of low, medium, high"),
+    (
+        {"priority": "high", "queue:teams": [{"name": "vision", "priorities": ["low", "medium"]}]},
+        '"high": one of low, medium\n    fix: write --priority low',
+    ),
     ({"name": "Train"}, "1 to 40 lowercase letters"),
     ({"name": "x" * 41}, "1 to 40 lowercase letters"),
     ({"run": "rm -rf /"}, "a command of the workload (activations, checkpoints"),
