@@ -39,6 +39,11 @@ _70B = (
     'compute.remat=["full"]',
 )
 
+_SMALL = (
+    "model.layers=4", "model.d_model=512", "model.heads=4", "model.kv_heads=2", "model.d_ff=2048",
+    "model.vocab_size=1024", "data.sequence_length=512",
+)  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Row:
@@ -46,7 +51,7 @@ class Row:
 
     Attributes:
         slices: that it runs on.
-        examples: of 8192 tokens, a chip.
+        examples: a chip; of 8192 tokens, of 512 in the small model.
         recipe: of MaxText, in peers/maxtext.toml.
         config: of ours.
         overrides: of the config.
@@ -70,6 +75,7 @@ class Row:
 
 
 ROWS = {
+    "small-v6e-16": Row(slices("v6e-16"), 48, "small", overrides=_SMALL),
     "8b-v6e-8": Row(
         slices("v6e-8"),
         3,
