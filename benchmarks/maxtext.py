@@ -95,7 +95,7 @@ def measure(rows: Sequence[str] = tuple(ROWS)) -> dict[str, Any]:
     """Compile both programs of some rows; keep the figures of the others."""
     known: list[dict[str, Any]] = json.loads(RESULT.read_text())["rows"] if RESULT.exists() else []
     for name in rows:
-        for trainer, compiled in (("MaxText", maxtext), ("ours", ours)):
+        for trainer, compiled in (("MaxText", measure_maxtext), ("ours", measure_ours)):
             figures = compiled(ROWS[name])
             print(f"{name}, {trainer}: {figures}", file=sys.stderr, flush=True)
             known = [item for item in known if (item["row"], item["trainer"]) != (name, trainer)]
@@ -108,7 +108,7 @@ def measure(rows: Sequence[str] = tuple(ROWS)) -> dict[str, Any]:
     }
 
 
-def ours(row: Row) -> dict[str, Any]:
+def measure_ours(row: Row) -> dict[str, Any]:
     """Return the figures of our recipe."""
     compiled = compile_step(row.loaded(), row.slices)
     if compiled.refused:
@@ -122,7 +122,7 @@ def ours(row: Row) -> dict[str, Any]:
     ) | {"compile_s": compiled.compile_s}
 
 
-def maxtext(row: Row) -> dict[str, Any]:
+def measure_maxtext(row: Row) -> dict[str, Any]:
     """Return the figures of MaxText's recipe."""
     recipe = RECIPES["recipes"][row.recipe]
     flags = {name: value for group in recipe["flags"] for name, value in RECIPES["flags"][group].items()}
