@@ -39,6 +39,11 @@ _70B = (
     'compute.remat=["full"]',
 )
 
+_SMALL = (
+    "model.layers=4", "model.d_model=512", "model.heads=4", "model.kv_heads=2", "model.d_ff=2048",
+    "model.vocab_size=1024", "data.sequence_length=512",
+)  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Row:
@@ -46,7 +51,7 @@ class Row:
 
     Attributes:
         slices: that it runs on.
-        examples: of 8192 tokens, a chip.
+        examples: a chip; of 8192 tokens, of 512 in the small model.
         recipe: of MaxText, in peers/maxtext.toml.
         config: of ours.
         overrides: of the config.
@@ -70,6 +75,7 @@ class Row:
 
 
 ROWS = {
+    "small-v6e-16": Row(slices("v6e-16"), 48, "small", overrides=_SMALL),
     "8b-v6e-8": Row(
         slices("v6e-8"),
         3,
@@ -89,7 +95,7 @@ def measure(rows: Sequence[str] = tuple(ROWS)) -> dict[str, Any]:
     """Compile both programs of some rows; keep the figures of the others."""
     known: list[dict[str, Any]] = json.loads(RESULT.read_text())["rows"] if RESULT.exists() else []
     for name in rows:
-        for trainer, compiled in (("MaxText", maxtext), ("ours", ours)):
+        for trainer, compiled in (("MaxText", measure_maxtext), ("ours", measure_ours)):
             figures = compiled(ROWS[name])
             print(f"{name}, {trainer}: {figures}", file=sys.stderr, flush=True)
             known = [item for item in known if (item["row"], item["trainer"]) != (name, trainer)]
@@ -102,7 +108,7 @@ def measure(rows: Sequence[str] = tuple(ROWS)) -> dict[str, Any]:
     }
 
 
-def ours(row: Row) -> dict[str, Any]:
+def measure_ours(row: Row) -> dict[str, Any]:
     """Return the figures of our recipe."""
     compiled = compile_step(row.loaded(), row.slices)
     if compiled.refused:
@@ -116,7 +122,7 @@ def ours(row: Row) -> dict[str, Any]:
     ) | {"compile_s": compiled.compile_s}
 
 
-def maxtext(row: Row) -> dict[str, Any]:
+def measure_maxtext(row: Row) -> dict[str, Any]:
     """Return the figures of MaxText's recipe."""
     recipe = RECIPES["recipes"][row.recipe]
     flags = {name: value for group in recipe["flags"] for name, value in RECIPES["flags"][group].items()}

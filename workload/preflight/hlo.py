@@ -180,7 +180,7 @@ def _convolution_flops(convolution: Instruction, shapes: dict[str, str]) -> floa
     lengths = dict(zip(labels[1], left, strict=True)), dict(zip(labels[3], _dims(result[2]), strict=True))
     inner = dict(zip(labels[2], right, strict=True))["i"]
     window = dict(part.split("=") for part in (_WINDOW.search(convolution.rest) or ["", ""])[1].split())
-    products = 2.0 * lengths[1]["b"] * lengths[1]["f"] * inner
+    products: float = 2.0 * lengths[1]["b"] * lengths[1]["f"] * inner
     for number, axis in enumerate(sorted(filter(str.isdigit, labels[1]))):
         at = {
             name: int(values.split("x")[number].split("_")[0])

@@ -72,8 +72,9 @@ ENTRY %main (x: f32[16]) -> f32[4] {
   ROOT %f = f32[4]{0} fusion(%x), kind=kCustom, calls=%all-reduce-scatter.2.clone.1
 }
 """
-    (found,) = Schedule(HloProgram(function + entry), 4, RATES).collectives
-    assert (found.kind, found.size_bytes, found.sent_bytes, found.waits_s) == ("reduce-scatter", 64, 48, 48)
+    (scattered,) = Schedule(HloProgram(function + entry), 4, RATES).collectives
+    assert scattered.kind == "reduce-scatter"
+    assert (scattered.size_bytes, scattered.sent_bytes, scattered.waits_s) == (64, 48, 48)
 
 
 @pytest.mark.parametrize(("cycles", "waits_s"), [(0, 48), (20, 28), (48, 0), (100, 0)])
