@@ -220,7 +220,8 @@ def test_the_next_command_takes_any_name_of_a_manifest(
 
 
 @pytest.mark.parametrize(("change", "problem"), [
-    ("train.stps=3", "train.stps"), ("train.steps=abc", 'steps = "abc"'), ("train.steps=0", "train.steps"),
+    ("train.stps=3", "perhaps train.steps was meant"), ("train.steps=abc", "train.steps is a whole number"),
+    ("train.steps=0", "1 problem in tiny.toml"),
 ])  # fmt: skip
 def test_what_the_trainer_would_refuse_is_refused_before_a_slice_is_paid_for(
     change: str, problem: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -228,7 +229,6 @@ def test_what_the_trainer_would_refuse_is_refused_before_a_slice_is_paid_for(
     cluster = on(monkeypatch, Cluster())
     assert main([*SUBMIT, "--set", change]) == 1
     shown = capsys.readouterr().err
-    assert "1 problem in tiny.toml" in shown
     assert problem in shown
     assert cluster.submitted == []
 

@@ -287,8 +287,8 @@ def test_prices_are_summed_by_layer_and_are_of_the_layers_that_were_asked_for(
     sums = [layer["hourly"] for layer in everything["layers"].values()]
     assert sum(sums) == pytest.approx(everything["hourly"])
     assert main(["infra", "prices", "dev", "data", "--json"]) == 0
-    one = json.loads(capfd.readouterr().out)
-    assert one["hourly"] == everything["layers"]["data"]["hourly"] < everything["hourly"]
+    data_alone = json.loads(capfd.readouterr().out)
+    assert data_alone["hourly"] == everything["layers"]["data"]["hourly"] < everything["hourly"]
     assert main(["infra", "prices", "dev"]) == 0
     assert re.search(r"^layer .*\n(storage|network) ", capfd.readouterr().out, re.MULTILINE)
     assert main(["infra", "prices", "dev", "gke"]) == 1

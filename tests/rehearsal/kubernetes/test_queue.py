@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from infra.layers.queue import admission
 from infra.layers.queue.jobs.jobset import Job
-from infra.layers.queue.kueue import Team, objects
+from infra.layers.queue.kueue import API, Quota, Team, local_queue, objects
 from rehearsal.kubernetes.errors import ApiServerError
 from tests.rehearsal.kubernetes.lab import HOSTS, INSIDE, MACHINE, Lab, output, pool
 
@@ -206,3 +207,49 @@ def test_whether_a_job_for_other_pools_waits_behind_one_that_doesnt_fit(
         queue.until(lambda: queue.running(behind) and queue.running(other), "both that waited", 60)
     queue.remove(behind, other, *([both] if passes else []))
     queue.api.apply_all(list(objects([output("train-0"), output("train-1")])), "tests")
+
+
+OWN = (
+    Team("vision", "vision", "quota", "tpu-vision", (Quota("train", 16),), priorities=("low", "medium")),
+    Team("speech", "speech", "quota", "tpu-speech", (Quota("train", 16),)),
+)
+
+
+def test_a_teams_quota_comes_back_from_a_team_that_borrows_it(queue: Lab) -> None:
+    known = [output("train-0"), output("train-1")]
+    queue.api.apply_all([*objects(known, teams=OWN), *map(local_queue, OWN)], "tests")
+    borrowing = [job(f"borrows-{number}", OWN[1], WAIT, priority="high") for number in range(2)]
+    for work in borrowing:
+        queue.submit(work)
+    queue.until(lambda: all(queue.running(work) for work in borrowing), "a team on both pools", 60)
+    own = job("own", OWN[0], WAIT, priority="low")
+    queue.submit(own)
+    queue.until(lambda: queue.running(own), "the job of the team whose quota it is", 90)
+    assert sum(queue.running(work) for work in borrowing) == 1
+    queue.remove(own, *borrowing)
+    queue.api.apply_all(list(objects(known)), "tests")
+    for team in OWN:  # other modules' teams share the queue
+        queue.api.delete(queue.api.path(local_queue(team)))
+        queue.api.delete(queue.api.place(API, "ClusterQueue", name=team.cluster_queue))
+
+
+def test_a_team_may_not_take_a_priority_that_its_settings_leave_out(queue: Lab) -> None:
+    policies = list(admission.objects([output("train-0")], OWN, "projects/p/locations/l/clusters/c"))
+    queue.api.apply_all(policies, "tests")
+
+    def refusal(priority: str) -> str:
+        refused = job("priority", OWN[0], WAIT, priority=priority)
+        try:
+            queue.submit(refused)
+        except ApiServerError as error:
+            return str(error)
+        queue.remove(refused)
+        return ""
+
+    queue.until(lambda: "this team may use low or medium" in refusal("high"), "the policy", 60)
+    assert "this team may use" not in refusal("medium")
+    for policy in policies:
+        queue.api.delete(
+            queue.api.place(policy["apiVersion"], policy["kind"], name=policy["metadata"]["name"])
+        )
+    queue.until(lambda: "this team may use" not in refusal("high"), "the policy's end", 60)
