@@ -33,19 +33,21 @@ def on_login(line: str, prints: str = "", timeout_s: int = 300) -> Step:
     return step.command(f"{SSH} {LOGIN} '{line}'", prints=prints, timeout_s=timeout_s)
 
 
-def again(run: str) -> Step:
-    """Return the step that waits for the end of a job that was queued again, which has cost it nothing."""
+def training(run: str) -> str:
+    """Return the line that submits a longer training to the partition of its name."""
+    options = f"-p {run} --job-name={run} examples/slurm/tiny.sbatch"
+    return f"RUN={run} sbatch {options} --set train.steps=200 --set checkpoint.every_steps=20"
+
+
+def ended(run: str, state: str, restarts: int, status: int) -> Step:
+    """Return the step that waits for the end of a job, in a state, after so many requeues."""
     jobs = f"squeue --noheader --states=all --name={run} --format"
     return on_login(
-        f"until {jobs}=%T | grep -x COMPLETED; do sleep 1; done; scontrol show job $({jobs}=%i)",
-        prints=f"(?s)JobName={run}.*Restarts=1 .*ExitCode=0:0",
+        f"until {jobs}=%T | grep -x {state}; do sleep 1; done; scontrol show job $({jobs}=%i)",
+        prints=f"(?s)JobName={run}.*Restarts={restarts} .*ExitCode={status}:0",
     )
 
 
-BUG = (
-    "sbatch --wait -p reboots --job-name=bug examples/slurm/tiny.sbatch --set model.layers=none;"
-    " scontrol show job $(squeue --noheader --states=all --name=bug --format=%i)"
-)
 # Has the first slice after the undisturbed job, so that the other's next start needs a new one.
 HELD = (
     "sbatch --output=/dev/null --job-name=held"
@@ -70,17 +72,16 @@ SCENARIO = Scenario(
         # Slices come for jobs: two together for one that tries something on all hosts, then one for each of two.
         step.start("together", f"{SSH} {LOGIN} srun -N 2 --label hostname"),
         step.command(f"tar --create examples/slurm | {SSH} {LOGIN} tar --extract"),
+        # A bug fails at once, and the next job has its host, which reboots under it.
+        on_login(
+            f"sbatch -p reboots --job-name=bug examples/slurm/tiny.sbatch --set model.layers=none; {training('reboots')}",
+            prints="(?s)batch job.*batch job",
+        ),
+        step.kill("fleet=reboots-0", "reboot", run="reboots", between=(20, 60), jitter_s=0).by("ml-engineer"),
         step.stop("together", prints="(?s)7: tpu-.*", wait=True, timeout_s=400),
         submit("undisturbed"),
         submit("preempted"),
-        on_login(HELD, prints="batch job"),
-        # A bug fails at once, and the next job has its host.
-        step.start("bug", f"{SSH} {LOGIN} '{BUG}'"),
-        on_login(
-            "for run in reboots notice; do RUN=$run sbatch -p $run --job-name=$run examples/slurm/tiny.sbatch"
-            " --set train.steps=200 --set checkpoint.every_steps=20; done",
-            prints="(?s)batch job.*batch job",
-        ),
+        on_login(f"{HELD}; {training('notice')}", prints="(?s)batch job.*batch job"),
         # A slice is taken from under a job, whose next start is in another zone: there are no chips in its own.
         step.reach("preempted", 12),
         step.fault(
@@ -90,8 +91,6 @@ SCENARIO = Scenario(
             times=None,
         ),
         step.kill("fleet=tpu-1", "power-loss", run="preempted", between=(12, 24)),
-        step.stop("bug", prints="(?s)JobState=FAILED.*Restarts=0 .*ExitCode=2:0", wait=True),
-        step.kill("fleet=reboots-0", "reboot", run="reboots", between=(20, 60), jitter_s=0).by("ml-engineer"),
         # The controller loses its power meanwhile: its queue is on a disk of its own.
         step.pull(CONTROLLER),
         on_login("until scontrol ping | grep UP; do sleep 1; done"),
@@ -99,10 +98,11 @@ SCENARIO = Scenario(
         step.done("undisturbed"),
         step.done("reboots"),
         step.resumed("reboots", 20),
-        again("reboots"),
+        ended("bug", "FAILED", restarts=0, status=2),
+        ended("reboots", "COMPLETED", restarts=1, status=0),
         step.done("notice"),
         step.resumed("notice", 20),
-        again("notice"),
+        ended("notice", "COMPLETED", restarts=1, status=0),
         step.done("preempted"),
         on_login("scancel --name=held"),
         step.command("tpu fleet list dev", prints=OTHER),
