@@ -1,10 +1,10 @@
 """Arguments that several commands share."""
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 from workload import as_typed
+from workload.folders import local
 
 
 class Parser(argparse.ArgumentParser):
@@ -40,9 +40,11 @@ def add_set(parser: argparse.ArgumentParser) -> None:
 def add_text(parser: argparse.ArgumentParser) -> None:
     """Add the arguments for sources of text, their field and the tokenizer."""
     parser.add_argument(
-        "--source", nargs="+", type=Path, required=True, metavar="PATH", help="files or folders of text"
+        "--source", nargs="+", type=local, required=True, metavar="PATH", help="files or folders of text"
     )
     text = "a tokenizer.json or its folder, or bytes (default: bytes)"
-    parser.add_argument("--tokenizer", default="bytes", metavar="PATH", help=text)
+    parser.add_argument(
+        "--tokenizer", type=lambda name: str(local(name)), default="bytes", metavar="PATH", help=text
+    )
     text = "field with the text in JSON lines and Parquet (default: text)"
     parser.add_argument("--field", default="text", metavar="NAME", help=text)

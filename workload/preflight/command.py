@@ -5,11 +5,11 @@ import json
 import math
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 
 from workload import arguments as arguments_of
 from workload import print_progress
 from workload.errors import ConfigError, Problem
+from workload.folders import local
 from workload.model.architecture import Architecture
 from workload.modules.config import ModuleConfig
 from workload.preflight import report
@@ -39,9 +39,9 @@ def main(arguments: Sequence[str]) -> int:
     text = "assumed minutes from a preemption until the run resumes (default: 10)"
     parser.add_argument("--recovery-min", type=float, default=10.0, metavar="MIN", help=text)
     parser.add_argument("--search", action="store_true", help="try and rank batches, remat, meshes and flags")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="with --search: plot the candidates")
+    parser.add_argument("--plot", type=local, metavar="FILE", help="with --search: plot the candidates")
     parser.add_argument("--json", action="store_true", help="print the whole result as JSON")
-    parser.add_argument("--html", type=Path, metavar="FILE", help="also write the result as a page")
+    parser.add_argument("--html", type=local, metavar="FILE", help="also write the result as a page")
     parser.add_argument("--fresh", action="store_true", help="compile even if the result is cached")
     text = "use only a cached result; exit status 4 without one"
     parser.add_argument("--cached", action="store_true", help=text)
@@ -111,7 +111,7 @@ def _with_weights(config: Config) -> Config:
     if (
         not folder
         or isinstance(config.model, ModuleConfig)
-        or (config.model != Architecture() and not Path(folder).exists())
+        or (config.model != Architecture() and not _is_here(config))
     ):
         return config
     from workload.train.fitting import model_from_weights  # imports JAX
@@ -121,6 +121,13 @@ def _with_weights(config: Config) -> Config:
     if problems:
         raise ConfigError("workload preflight", problems)
     return config
+
+
+def _is_here(config: Config) -> bool:
+    try:
+        return config.weights.exists()
+    except ConfigError:  # in a bucket that isn't mounted here
+        return False
 
 
 def _check_options(options: argparse.Namespace) -> None:
