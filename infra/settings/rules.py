@@ -210,7 +210,8 @@ COMMAND = Rule(
     "python train.py",
 )
 FOLDERS = (
-    "barrier", "boot", "bundles", "compilation-cache", "extractions", "heartbeats", "runs", "tokens",
+    "barrier", "boot", "bundles", "compilation-cache", "data", "extractions", "heartbeats", "runs",
+    "tokens",
 )  # fmt: skip
 """Folders of the checkpoint bucket that this program writes (docs/architecture.md)."""
 BUCKET_FOLDER = pattern(
