@@ -36,9 +36,20 @@ Examples:
   tpu data snapshot dev tokens/ Llama-3.1-8B/ --name training-data
 """
 
-_SOURCES = click.argument(
-    "sources", metavar="SOURCE...", nargs=-1, type=click.Path(path_type=Path), help="files or folders"
-)
+
+class _Local(click.ParamType[Path, str]):
+    """A path of this machine."""
+
+    name = "path"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """Return the path."""
+        if "://" in value:
+            self.fail(f"{value} is no path of this machine; gcloud storage cp copies within a bucket")
+        return Path(value)
+
+
+_SOURCES = click.argument("sources", metavar="SOURCE...", nargs=-1, type=_Local(), help="files or folders")
 _SKIP_HIDDEN = click.option("--skip-hidden", is_flag=True, help="Leave out files and folders of names .…")
 
 
@@ -163,7 +174,7 @@ def _zone(settings: Settings, zone: str | None) -> str:
     """Return the zone of the machine that writes the disk. Raises CommandError."""
     location = settings[StorageSettings].location
     known = nodes.zones(settings) if settings.get(TpuSettings) else ()
-    near = [each for each in known if region_of(each) == location]
+    near = [candidate for candidate in known if region_of(candidate) == location]
     if not zone and not near:
         raise CommandError(
             f"--zone: no slice is in {location}\n    fix: --zone {location}-b, or another zone"

@@ -21,10 +21,9 @@ from typing import NoReturn
 
 from views.terminal import guard
 from workload import NAME, __version__, as_typed, command, print_progress, typed_as
-from workload.arguments import Parser, add_set, add_text
+from workload.arguments import Parser, add_set, add_text, local
 from workload.data import command as streams
 from workload.errors import ConfigError, WorkloadError
-from workload.folders import local
 from workload.processor import leave_tpu_out
 from workload.runs import location
 

@@ -1,10 +1,13 @@
 """Arguments that several commands share."""
 
 import argparse
+import re
+from pathlib import Path
 from typing import Any
 
 from workload import as_typed
-from workload.folders import local
+
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/+")
 
 
 class Parser(argparse.ArgumentParser):
@@ -23,6 +26,18 @@ def parser(program: str, description: str, examples: str) -> argparse.ArgumentPa
         epilog=f"examples:\n{examples}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+
+
+def local(text: str) -> Path:
+    """Return the path of an option that takes no URL.
+
+    Raises:
+        argparse.ArgumentTypeError: it is a URL.
+    """
+    if _URL.match(text):
+        fix = "a folder here; gcloud storage cp -r copies one from a bucket, tpu data put into it"
+        raise argparse.ArgumentTypeError(f"{text}: must be a path of this machine\n    fix: {fix}")
+    return Path(text)
 
 
 def add_set(parser: argparse.ArgumentParser) -> None:

@@ -1,6 +1,5 @@
 """Folders that settings name: paths below $DATA_DIR, or gs:// URLs of the mounted checkpoint bucket."""
 
-import argparse
 import os
 from pathlib import Path
 
@@ -29,18 +28,6 @@ def of_setting(key: str, name: str, data_dir: str | None = None) -> Path:
         return _mounted(key, name)
     base = os.environ.get("DATA_DIR", "") if data_dir is None else data_dir
     return (_mounted("$DATA_DIR", base) if base.startswith(_BUCKET) else Path(base)) / name
-
-
-def local(text: str) -> Path:
-    """Return the path of an option that takes no URL.
-
-    Raises:
-        argparse.ArgumentTypeError: it is a URL.
-    """
-    if text.startswith(_BUCKET) or location.of_scheme("", text):
-        fix = "a folder here; gcloud storage cp -r copies one from a bucket, tpu data put into it"
-        raise argparse.ArgumentTypeError(f"{text}: must be a path of this machine\n    fix: {fix}")
-    return Path(text)
 
 
 def _mounted(key: str, url: str) -> Path:

@@ -1,4 +1,5 @@
 """A user's own files in the checkpoint bucket, below data/NAME/: text, tokens, weights."""
+# mypy: allow-untyped-calls
 
 from __future__ import annotations
 
@@ -44,10 +45,10 @@ def gather(sources: Sequence[Path], skip_hidden: bool = False) -> list[File]:
     problems: list[Problem] = []
     files: dict[str, File] = {}
     for source in sources:
-        found = list(_below(source, skip_hidden, problems))
-        if not found and not problems:
+        paths = list(_below(source, skip_hidden, problems))
+        if not paths and not problems:
             problems.append(_problem(source, "holds no file", "name a folder that holds some"))
-        for path in found:
+        for path in paths:
             name = path.relative_to(source).as_posix() if path != source else path.name
             if len(sources) > 1 and path != source:
                 name = f"{source.resolve().name}/{name}"
@@ -130,12 +131,12 @@ def put(files: Sequence[File], bucket_name: str, name: str, progress: Callable[[
         bucket = storage.Client(project="none").bucket(bucket_name)
         by_name = {folder(name) + file.name: file for file in files}
         blobs = [(bucket.blob(object_), file.path, file.size_bytes) for object_, file in by_name.items()]
-        there = create_all(blobs, progress)
-        for blob in there:  # by a request whose answer was lost, or by somebody else
+        existing = create_all(blobs, progress)
+        for blob in existing:  # by a request whose answer was lost, or by somebody else
             blob.reload()
-    _require_same([(by_name[blob.name], blob) for blob in there], bucket_name)
+    _require_same([(by_name[blob.name], blob) for blob in existing], bucket_name)
     total = sum(file.size_bytes for file in files)
-    return Upload(len(files) - len(there), total, len(there))
+    return Upload(len(files) - len(existing), total, len(existing))
 
 
 def _require_same(pairs: Sequence[tuple[File, storage.Blob]], bucket_name: str) -> None:

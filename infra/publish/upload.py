@@ -88,7 +88,7 @@ def create_all(
 
     `progress` gets the bytes done.
     """
-    done, there = 0, []
+    done, existing = 0, []
     progress(done)
     with ThreadPoolExecutor(_PARALLEL) as pool:
         # The largest first, so that the end of the upload isn't one long tail.
@@ -100,13 +100,13 @@ def create_all(
             for future in as_completed(running):
                 blob, size_bytes = running[future]
                 if not future.result():
-                    there.append(blob)
+                    existing.append(blob)
                 done += size_bytes
                 progress(done)
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
-    return there
+    return existing
 
 
 def _upload(bundle: Bundle, bucket: storage.Bucket, progress: Callable[[int, int], None]) -> Upload:

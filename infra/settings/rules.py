@@ -220,7 +220,7 @@ BUCKET_FOLDER = pattern(
     "write e.g. jobs/mine",
 )
 FOLDER = pattern(
-    r"(?!/)(?!.*\.\.)[^\0\n\[\]{}\"]{1,200}",
+    r"(?!/)(?!.*\.\.)(?!.*://)[^\0\n\[\]{}\"]{1,200}",
     "a path below the project's own folder",
     "put it there, and write e.g. training",
 )

@@ -165,6 +165,11 @@ def test_a_wrong_line_is_refused_with_its_fix(
     assert "\n    fix: " in output
 
 
+def test_a_url_is_no_source(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["data", "put", "dev", "gs://other/tokens"], root) == 2
+    assert "gs://other/tokens is no path of this machine" in capsys.readouterr().err
+
+
 def test_a_bucket_that_isnt_there_is_named_with_the_layer(
     root: Path, bucket: storage.Bucket, tokens: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -9,7 +9,6 @@ from functools import partial
 from workload import arguments as arguments_of
 from workload import print_progress
 from workload.errors import ConfigError, Problem
-from workload.folders import local
 from workload.model.architecture import Architecture
 from workload.modules.config import ModuleConfig
 from workload.preflight import report
@@ -39,9 +38,13 @@ def main(arguments: Sequence[str]) -> int:
     text = "assumed minutes from a preemption until the run resumes (default: 10)"
     parser.add_argument("--recovery-min", type=float, default=10.0, metavar="MIN", help=text)
     parser.add_argument("--search", action="store_true", help="try and rank batches, remat, meshes and flags")
-    parser.add_argument("--plot", type=local, metavar="FILE", help="with --search: plot the candidates")
+    parser.add_argument(
+        "--plot", type=arguments_of.local, metavar="FILE", help="with --search: plot the candidates"
+    )
     parser.add_argument("--json", action="store_true", help="print the whole result as JSON")
-    parser.add_argument("--html", type=local, metavar="FILE", help="also write the result as a page")
+    parser.add_argument(
+        "--html", type=arguments_of.local, metavar="FILE", help="also write the result as a page"
+    )
     parser.add_argument("--fresh", action="store_true", help="compile even if the result is cached")
     text = "use only a cached result; exit status 4 without one"
     parser.add_argument("--cached", action="store_true", help=text)
