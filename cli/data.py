@@ -35,21 +35,7 @@ Examples:
   tpu data put dev --hub meta-llama/Llama-3.1-8B
   tpu data snapshot dev tokens/ Llama-3.1-8B/ --name training-data
 """
-
-
-class _Local(click.ParamType[Path, str]):
-    """A path of this machine."""
-
-    name = "path"
-
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        """Return the path."""
-        if "://" in value:
-            self.fail(f"{value} is no path of this machine; gcloud storage cp copies within a bucket")
-        return Path(value)
-
-
-_SOURCES = click.argument("sources", metavar="SOURCE...", nargs=-1, type=_Local(), help="files or folders")
+_SOURCES = click.argument("sources", metavar="SOURCE...", nargs=-1, help="files or folders")
 _SKIP_HIDDEN = click.option("--skip-hidden", is_flag=True, help="Leave out files and folders of names .…")
 
 
@@ -66,11 +52,10 @@ def data() -> None:
 )
 @_SKIP_HIDDEN
 @click.option("--hub", metavar="ID", help="Print the commands that fetch a model of the hub and upload it.")
-@click.option("--check", is_flag=True, help="Only show what would be uploaded.")
 @click.pass_obj
 def put(
-    root: Path, environment: str, sources: Sequence[Path], name: str | None, skip_hidden: bool,
-    hub: str | None, check: bool,
+    root: Path, environment: str, sources: Sequence[str], name: str | None, skip_hidden: bool,
+    hub: str | None,
 ) -> int:  # fmt: skip
     """Upload a folder's contents, or several files and folders, below data/NAME/ of ENV's bucket.
 
@@ -83,18 +68,11 @@ def put(
     name = _name(sources, name)
     from infra.publish import own_data  # slow to import
 
-    files = own_data.gather(sources, skip_hidden)
+    files = own_data.gather([Path(source) for source in sources], skip_hidden)
     lacking = own_data.missing(files, bucket, name)
-    url, total = (
-        f"gs://{bucket}/{own_data.folder(name)}".rstrip("/"),
-        sum(file.size_bytes for file in lacking),
-    )
+    url, total = own_data.url(bucket, name), sum(file.size_bytes for file in lacking)
     present = len(files) - len(lacking)
     print(f"{url}: {len(lacking)} files, {_size(total)}, to upload; {present} are there already", flush=True)
-    if check:
-        for file in lacking:
-            print(f"  {file.name}  {_size(file.size_bytes)}")
-        return 0
     if lacking:
         from cli.publish import progress
         from infra.publish.publishing import uploading
@@ -114,7 +92,7 @@ def put(
 @_SKIP_HIDDEN
 @click.pass_obj
 def snapshot(
-    root: Path, environment: str, sources: Sequence[Path], name: str | None, zone: str | None,
+    root: Path, environment: str, sources: Sequence[str], name: str | None, zone: str | None,
     skip_hidden: bool,
 ) -> int:  # fmt: skip
     """Print the commands that make a data snapshot from files, in their order; run none of them."""
@@ -126,10 +104,10 @@ def snapshot(
     if not _SNAPSHOT.fullmatch(name):
         rule = f"1 to {NAME_LENGTH} lowercase letters, digits and hyphens, first a letter, last no hyphen"
         raise CommandError(f"--name: {name!r} must be {rule}\n    fix: --name training-data")
-    files = own_data.gather(sources, skip_hidden)
+    files = own_data.gather([Path(source) for source in sources], skip_hidden)
     size_bytes = sum(file.size_bytes for file in files)
-    url = f"gs://{settings[StorageSettings].bucket_name}/{own_data.folder(name)}".rstrip("/")
-    given = shlex.join(["tpu", "data", "put", environment, *map(str, sources), "--to", name])
+    url = own_data.url(settings[StorageSettings].bucket_name, name)
+    given = shlex.join(["tpu", "data", "put", environment, *sources, "--to", name])
     print("\n".join([
         "set -e",
         f"# {len(files)} files, {_size(size_bytes)}, into the bucket.",
@@ -145,20 +123,23 @@ def _settings(environment: str, root: Path) -> Settings:
     return options.with_layer("storage", StorageSettings, from_file(environment, root))
 
 
-def _name(sources: Sequence[Path], name: str | None, option: str = "--to") -> str:
+def _name(sources: Sequence[str], name: str | None, option: str = "--to") -> str:
     """Return the name of the data. Raises CommandError."""
     if not sources:
         raise CommandError("SOURCE: nothing to upload is named\n    fix: name files or folders")
+    if urls := [source for source in sources if "://" in source]:
+        fix = "name files or folders here; gcloud storage cp copies between buckets"
+        raise CommandError(f"SOURCE: {urls[0]} is no path of this machine\n    fix: {fix}")
     if name is None and len(sources) > 1:
         raise CommandError(f"{option}: {len(sources)} sources need a name\n    fix: {option} NAME")
-    name = sources[0].resolve().name if name is None else name
+    name = Path(sources[0]).resolve().name if name is None else name
     if not _NAME.fullmatch(name):
         rule = "must be 1 to 100 letters, digits, '-', '_' and '.', first a letter or digit"
         raise CommandError(f"{option}: {name!r} {rule}\n    fix: {option} NAME")
     return name
 
 
-def _from_hub(environment: str, model: str, name: str | None, sources: Sequence[Path]) -> str:
+def _from_hub(environment: str, model: str, name: str | None, sources: Sequence[str]) -> str:
     """Return the commands that fetch a model of the hub and upload it. Raises CommandError."""
     if sources or not _HUB_ID.fullmatch(model):
         wrong = f"{sources[0]} beside --hub" if sources else f"--hub {model}"
@@ -184,7 +165,7 @@ def _zone(settings: Settings, zone: str | None) -> str:
     return zone or near[0]
 
 
-def _following(environment: str, url: str, sources: Sequence[Path], names: Sequence[str]) -> str:
+def _following(environment: str, url: str, sources: Sequence[str], names: Sequence[str]) -> str:
     """Return what to do with the objects, by what they are."""
     runs = [
         run.format(f"{url}/{folder}".rstrip("/"))
@@ -194,7 +175,7 @@ def _following(environment: str, url: str, sources: Sequence[Path], names: Seque
     ]
     if runs:
         return f"in Pulumi.{environment}.yaml, as a slice's run:\n  " + "\n  ".join(runs)
-    prepare = ["workload", "data", "prepare", "--source", *map(str, sources), "--out", "tokens"]
+    prepare = ["workload", "data", "prepare", "--source", *sources, "--out", "tokens"]
     return f"{shlex.join(prepare)}, then tpu data put {environment} tokens"
 
 

@@ -31,9 +31,9 @@ class File:
     size_bytes: int
 
 
-def folder(name: str) -> str:
-    """Return the folder of the bucket for data of a name, with a slash."""
-    return f"{DATA}/{name}/"
+def url(bucket: str, name: str) -> str:
+    """Return the URL of the folder for data of a name."""
+    return f"gs://{bucket}/{DATA}/{name}"
 
 
 def gather(sources: Sequence[Path], skip_hidden: bool = False) -> list[File]:
@@ -112,13 +112,12 @@ def missing(files: Sequence[File], bucket_name: str, name: str) -> list[File]:
     require_bucket(bucket_name)
     with storage_errors(bucket_name, _FIX):
         bucket = storage.Client(project="none").bucket(bucket_name)
-        fields = "items(name,size,crc32c),nextPageToken"
-        present = {blob.name: blob for blob in bucket.list_blobs(prefix=folder(name), fields=fields)}
-    lacking = [file for file in files if folder(name) + file.name not in present]
-    _require_same(
-        [(file, blob) for file in files if (blob := present.get(folder(name) + file.name))], bucket_name
-    )
-    return lacking
+        prefix, fields = f"{DATA}/{name}/", "items(name,size,crc32c),nextPageToken"
+        blobs = bucket.list_blobs(prefix=prefix, fields=fields)
+        present = {blob.name.removeprefix(prefix): blob for blob in blobs}
+    pairs = [(file, present[file.name]) for file in files if file.name in present]
+    _require_same(pairs, bucket_name)
+    return [file for file in files if file.name not in present]
 
 
 def put(files: Sequence[File], bucket_name: str, name: str, progress: Callable[[int], None]) -> Upload:
@@ -129,7 +128,7 @@ def put(files: Sequence[File], bucket_name: str, name: str, progress: Callable[[
     """
     with storage_errors(bucket_name, _FIX):
         bucket = storage.Client(project="none").bucket(bucket_name)
-        by_name = {folder(name) + file.name: file for file in files}
+        by_name = {f"{DATA}/{name}/{file.name}": file for file in files}
         blobs = [(bucket.blob(object_), file.path, file.size_bytes) for object_, file in by_name.items()]
         existing = create_all(blobs, progress)
         for blob in existing:  # by a request whose answer was lost, or by somebody else

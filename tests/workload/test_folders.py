@@ -74,10 +74,9 @@ def test_a_url_that_is_mounted_nowhere_is_refused_by_its_key(
         assert problem.fix.startswith(f"gcloud storage cp -r {url} FOLDER")
 
 
-@pytest.mark.parametrize("url", ["s3://bucket/tokens", "gs:/bucket/tokens"])
-def test_another_scheme_is_no_folder_of_that_name(url: str, mount: Path) -> None:
-    with pytest.raises(ConfigError, match=re.escape(f"data.path = {url}: ")):
-        folders.of_setting("data.path", url)
+def test_another_scheme_is_no_folder_of_that_name() -> None:
+    with pytest.raises(ConfigError, match=r"data\.path = gs:/bucket/tokens: gs:/ isn't supported"):
+        folders.of_setting("data.path", "gs:/bucket/tokens")
 
 
 @pytest.mark.parametrize("line", [

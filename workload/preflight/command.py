@@ -106,7 +106,7 @@ def _print(verdict: Verdict, options: argparse.Namespace) -> int:
 
 
 def _with_weights(config: Config) -> Config:
-    """Return the config with the model of its initial weights, if their folder exists.
+    """Return the config with the model of its initial weights, if their folder is on this machine.
 
     Otherwise a given [model] is used.
     """
@@ -114,7 +114,7 @@ def _with_weights(config: Config) -> Config:
     if (
         not folder
         or isinstance(config.model, ModuleConfig)
-        or (config.model != Architecture() and not _is_here(config))
+        or (config.model != Architecture() and (folder.startswith("gs://") or not config.weights.exists()))
     ):
         return config
     from workload.train.fitting import model_from_weights  # imports JAX
@@ -124,13 +124,6 @@ def _with_weights(config: Config) -> Config:
     if problems:
         raise ConfigError("workload preflight", problems)
     return config
-
-
-def _is_here(config: Config) -> bool:
-    try:
-        return config.weights.exists()
-    except ConfigError:  # in a bucket that isn't mounted here
-        return False
 
 
 def _check_options(options: argparse.Namespace) -> None:
