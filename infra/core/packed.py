@@ -15,7 +15,7 @@ PACKAGES = ("fleet", "google_facts", "infra", "settings_schema", "views")
 """What observes and recreates slices needs."""
 _DATA = ("workload/__init__.py", "workload/v6e.toml", "workload/**/configs/*.toml")
 """Data of the hosts' software: the catalog of chips, and the names of its configurations."""
-_SUFFIXES = (".css", ".html", ".lua", ".py", ".sh", ".toml", ".yaml")
+_SUFFIXES = (".css", ".html", ".json", ".lua", ".py", ".sh", ".toml", ".yaml")
 
 
 def packed(
