@@ -8,7 +8,6 @@ import pytest
 from workload import folders
 from workload.__main__ import main
 from workload.errors import ConfigError
-from workload.extract import config as extraction
 from workload.extract.weights import Folder, find
 from workload.train import config as training
 from workload.train.loop import open_dataset, open_held_out
@@ -47,31 +46,25 @@ def test_a_url_of_the_mounted_bucket_is_its_folder(
 
 
 @pytest.mark.parametrize(("bucket", "rule"), [
-    ("my-checkpoints", "must be in gs://my-checkpoints, the bucket that is mounted at"),
-    ("", "must be in the bucket that is mounted at"),
+    ("my-checkpoints", "in gs://my-checkpoints, the bucket"), ("", "in the bucket that is mounted at"),
 ])  # fmt: skip
 def test_a_url_that_is_mounted_nowhere_is_refused_by_its_key(
     bucket: str, rule: str, mount: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CHECKPOINT_BUCKET", bucket)
     url = "gs://others/tokens"
-    config = training.load("tiny.toml", [
-        f"{key}={url}" for key in ("data.path", "observe.eval_path", "train.init_from")
-    ])  # fmt: skip
-    weights = extraction.load("qwen2.5-0.5b.toml", [f"model.weights={url}"]).model.weights
+    keys = ("data.path", "observe.eval_path", "train.init_from")
+    config = training.load("tiny.toml", [f"{key}={url}" for key in keys])
     for key, opened in {
         "data.path": lambda: open_dataset(config, None),
         "observe.eval_path": lambda: open_held_out(config, None),
         "train.init_from": lambda: config.weights,
-        "model.weights": lambda: find(weights, None),
+        "model.weights": lambda: find(url, None),
         "$DATA_DIR": lambda: folders.of_setting("data.path", "mine", url),
     }.items():
-        with pytest.raises(ConfigError) as refused:
+        expected = f"{key} = {url}: must be {rule}"
+        with pytest.raises(ConfigError, match=f"(?s){re.escape(expected)}.*fix: gcloud storage cp -r {url} "):
             opened()
-        (problem,) = refused.value.problems
-        assert (problem.path, problem.value) == (key, url)
-        assert problem.rule.startswith(rule)
-        assert problem.fix.startswith(f"gcloud storage cp -r {url} FOLDER")
 
 
 def test_another_scheme_is_no_folder_of_that_name() -> None:
@@ -95,6 +88,5 @@ def test_an_option_that_takes_no_url_refuses_it_by_name(
     with pytest.raises(SystemExit) as end:
         main(line.format(url=URL).split())
     assert end.value.code == 2
-    problem = f"argument {option}: {URL}: must be a path of this machine\n    fix: a folder here"
-    assert problem in capsys.readouterr().err
+    assert f"argument {option}: {URL}: must be a path of this machine\n    fix: " in capsys.readouterr().err
     assert not [*tmp_path.iterdir()]
