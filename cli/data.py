@@ -28,18 +28,11 @@ _RUNS = {
     "config.json": "train llama-3.1-8b.toml --set train.init_from={}",
 }
 """Commands that read a folder, by a file in it."""
-_EPILOG = """\b
-Examples:
-  tpu data put dev tokens/                    # of `workload data prepare`; then data.path=gs://…
-  tpu data put dev Llama-3.1-8B/ --skip-hidden
-  tpu data put dev --hub meta-llama/Llama-3.1-8B
-  tpu data snapshot dev tokens/ Llama-3.1-8B/ --name training-data
-"""
 _SOURCES = click.argument("sources", metavar="SOURCE...", nargs=-1, help="files or folders")
 _SKIP_HIDDEN = click.option("--skip-hidden", is_flag=True, help="Leave out files and folders of names .…")
 
 
-@click.group(cls=Group, epilog=_EPILOG)
+@click.group(cls=Group)
 def data() -> None:
     """Bring your own text, tokens and weights to the hosts."""
 
@@ -84,7 +77,7 @@ def put(
     return 0
 
 
-@data.command(examples=["dev tokens/ --name training-data"])
+@data.command(examples=["dev tokens/ Llama-3.1-8B/ --skip-hidden --name training-data"])
 @options.environment
 @_SOURCES
 @click.option("--name", metavar="SNAPSHOT", help="Name of the snapshot; default: SOURCE's, in lower case.")
