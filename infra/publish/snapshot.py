@@ -27,7 +27,7 @@ from infra.settings.schema import Settings
 _GIB = 1 << 30
 _SPARE = 1.05  # inodes, bitmaps and directories of ext4
 _LEAST_GIB = 10  # of a balanced persistent disk: https://cloud.google.com/compute/docs/disks/persistent-disks
-_MACHINE, _IMAGE, _PUBLISHER = "e2-standard-8", "debian-12", "debian-cloud"  # its images have gcloud: from memory
+_MACHINE, _IMAGE, _PUBLISHER = "e2-standard-8", "debian-12", "debian-cloud"  # from memory: it has gcloud
 _POLL_S = 15
 
 _FILL = """#!/bin/bash
