@@ -44,7 +44,7 @@ _RENAMED = {
     **{name: f"infra {name}" for name in ("settle", "prices", "roles")},
     **{
         name: f"workload {name}"
-        for name in ("train", "extract", "activations", "checkpoints", "goodput", "data", "host")
+        for name in ("train", "extract", "activations", "checkpoints", "goodput", "host")
     },
 }  # fmt: skip
 """Earlier and neighbouring names, with today's command."""
@@ -77,6 +77,7 @@ SUBCOMMANDS = {
     "runs": Part(
         "cli.runs:runs", "runs of the trainer: list with loss, goodput, cost; show the page of one or two"
     ),
+    "data": Part("cli.data:data", "text, tokens and weights: into ENV's bucket, or onto its data disk"),
     "job": Part("cli.job:job", "jobs on a cluster's queue: submit, list, logs, cancel, image"),
     "pipeline": Part(
         "cli.pipeline:pipeline", "from text to a training job: publish, run, status, retry, cost, …"

@@ -21,7 +21,7 @@ from typing import NoReturn
 
 from views.terminal import guard
 from workload import NAME, __version__, as_typed, command, print_progress, typed_as
-from workload.arguments import Parser, add_set, add_text
+from workload.arguments import Parser, add_set, add_text, local
 from workload.data import command as streams
 from workload.errors import ConfigError, WorkloadError
 from workload.processor import leave_tpu_out
@@ -155,7 +155,7 @@ def _parser() -> Parser:
     text = "Pack text, JSON lines or Parquet into token files, deterministically."
     prepare = add(data, "prepare", text, example)
     add_text(prepare)
-    prepare.add_argument("--out", type=Path, required=True, metavar="DIR", help="a new or unfinished folder")
+    prepare.add_argument("--out", type=local, required=True, metavar="DIR", help="a new or unfinished folder")
     text = "token that ends a document, if its name is unusual"
     prepare.add_argument("--end", default="", metavar="TOKEN", help=text)
     prepare.set_defaults(command=_prepare)
@@ -180,7 +180,7 @@ def _parser() -> Parser:
     example = "workload checkpoints export gs://my-project-checkpoints/runs/tiny --out tiny-hf/"
     export = add(checkpoints, "export", "Write a checkpoint as Hugging Face weights.", example)
     export.add_argument("run", metavar="RUN_URL", help="gs://BUCKET/runs/RUN, or a folder")
-    export.add_argument("--out", type=Path, required=True, metavar="DIR", help="a new or empty folder")
+    export.add_argument("--out", type=local, required=True, metavar="DIR", help="a new or empty folder")
     export.add_argument("--step", type=int, metavar="N", help="its step (default: the newest)")
     export.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
     merged = "a run of adapters: the whole model, with the adapters added to its weights"

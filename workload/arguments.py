@@ -1,10 +1,13 @@
 """Arguments that several commands share."""
 
 import argparse
+import re
 from pathlib import Path
 from typing import Any
 
 from workload import as_typed
+
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/+")
 
 
 class Parser(argparse.ArgumentParser):
@@ -25,6 +28,18 @@ def parser(program: str, description: str, examples: str) -> argparse.ArgumentPa
     )
 
 
+def local(text: str) -> Path:
+    """Return the path of an option that takes no URL.
+
+    Raises:
+        argparse.ArgumentTypeError: it is a URL.
+    """
+    if _URL.match(text):
+        fix = "a folder here; gcloud storage cp -r copies one from a bucket, tpu data put into it"
+        raise argparse.ArgumentTypeError(f"{text}: must be a path of this machine\n    fix: {fix}")
+    return Path(text)
+
+
 def add_set(parser: argparse.ArgumentParser) -> None:
     """Add `--set KEY=VALUE`, as `overrides`."""
     parser.add_argument(
@@ -40,9 +55,11 @@ def add_set(parser: argparse.ArgumentParser) -> None:
 def add_text(parser: argparse.ArgumentParser) -> None:
     """Add the arguments for sources of text, their field and the tokenizer."""
     parser.add_argument(
-        "--source", nargs="+", type=Path, required=True, metavar="PATH", help="files or folders of text"
+        "--source", nargs="+", type=local, required=True, metavar="PATH", help="files or folders of text"
     )
     text = "a tokenizer.json or its folder, or bytes (default: bytes)"
-    parser.add_argument("--tokenizer", default="bytes", metavar="PATH", help=text)
+    parser.add_argument(
+        "--tokenizer", type=lambda name: str(local(name)), default="bytes", metavar="PATH", help=text
+    )
     text = "field with the text in JSON lines and Parquet (default: text)"
     parser.add_argument("--field", default="text", metavar="NAME", help=text)

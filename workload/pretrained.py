@@ -32,7 +32,7 @@ def locate(name: str, step: int | None = None) -> Weights:
         RunError: the run has no such checkpoint.
     """
     if name.startswith("run:"):
-        return find(name if step is None or "@" in name else f"{name}@{step}", Path(), None)
+        return find(name if step is None or "@" in name else f"{name}@{step}", None)
     if not name.startswith("gs://") and not Path(name).exists() and _HUB_ID.fullmatch(name):
         return Folder(_from_hub(name))
     store = open_store(name)

@@ -33,7 +33,8 @@ def snapshot(google: Client, settings: Settings, what: str) -> Iterator[Finding]
     else:
         name, project = id_.rpartition("/")[2], id_.split("/")[1]
         command = f"gcloud compute snapshots create {name} --project={project} --source-disk=DISK"
-        yield Finding(what, MISSING, f"no {id_}", f"{command}; or take data:snapshot out")
+        own = f"of your own files: tpu data snapshot {settings.environment} SOURCE --name {name}"
+        yield Finding(what, MISSING, f"no {id_}", f"{command}; {own}; or take data:snapshot out")
 
 
 def updates(google: Client, settings: Settings, what: str) -> Iterator[Finding]:

@@ -8,7 +8,8 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -198,15 +199,22 @@ def _build(
     return assemble(sources)
 
 
-def _upload(bundle: Bundle, bucket: str, console: Console) -> Upload:
+@contextmanager
+def uploading(console: Console) -> Iterator[Callable[[int, int], None]]:
+    """Show an upload's bar at a terminal; yield a function of bytes done and to do."""
     columns = (TextColumn("uploading"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
         task = progress.add_task("upload", total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)
+
+
+def _upload(bundle: Bundle, bucket: str, console: Console) -> Upload:
+    with uploading(console) as shown:
 
         def show(done: int, total: int) -> None:
             if done == 0 and not console.is_terminal:
                 console.print(f"uploading {total / 1e6:.0f} MB to gs://{bucket}")
-            progress.update(task, completed=done, total=total)
+            shown(done, total)
 
         result = upload(bundle, bucket, show)
     console.print(

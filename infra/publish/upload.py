@@ -1,9 +1,9 @@
-"""Puts a bundle into the bucket: what isn't there yet, in parallel, the manifest last."""
+"""Puts files into the bucket: what isn't there yet, in parallel; a bundle's manifest last."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ from infra.publish.bundle import Bundle
 from infra.publish.errors import PublishError
 from infra.slices.names import BLOBS, bundle_blob, bundle_manifest
 
-__all__ = ["Upload", "create", "require_bucket", "storage_errors", "upload"]
+__all__ = ["Upload", "create", "create_all", "require_bucket", "storage_errors", "upload"]
 
 _PARALLEL = 8
 _NO_BUCKET = "bring up the storage layer first: tpu up ENV storage"
@@ -81,6 +81,34 @@ def create(blob: storage.Blob, content: Path | bytes) -> bool:
     return True
 
 
+def create_all(
+    files: Sequence[tuple[storage.Blob, Path, int]], progress: Callable[[int], None]
+) -> list[storage.Blob]:
+    """Create objects in parallel, of (object, content, bytes); return those that were there.
+
+    `progress` gets the bytes done.
+    """
+    done, existing = 0, []
+    progress(done)
+    with ThreadPoolExecutor(_PARALLEL) as pool:
+        # The largest first, so that the end of the upload isn't one long tail.
+        running = {
+            pool.submit(create, blob, path): (blob, size_bytes)
+            for blob, path, size_bytes in sorted(files, key=lambda file: -file[2])
+        }
+        try:
+            for future in as_completed(running):
+                blob, size_bytes = running[future]
+                if not future.result():
+                    existing.append(blob)
+                done += size_bytes
+                progress(done)
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    return existing
+
+
 def _upload(bundle: Bundle, bucket: storage.Bucket, progress: Callable[[int, int], None]) -> Upload:
     present = {
         blob.name.removeprefix(BLOBS): blob.size
@@ -95,21 +123,7 @@ def _upload(bundle: Bundle, bucket: storage.Bucket, progress: Callable[[int, int
             )
     missing = [file for sha256, file in blobs.items() if sha256 not in present]
     total = sum(file.size_bytes for file in missing)
-    done = 0
-    progress(done, total)
-    # The largest first, so that the end of the upload isn't one long tail.
-    missing.sort(key=lambda file: -file.size_bytes)
-    with ThreadPoolExecutor(_PARALLEL) as pool:
-        running = {
-            pool.submit(create, bucket.blob(bundle_blob(file.sha256)), file.source): file for file in missing
-        }
-        try:
-            for future in as_completed(running):
-                future.result()
-                done += running[future].size_bytes
-                progress(done, total)
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
+    files = [(bucket.blob(bundle_blob(file.sha256)), file.source, file.size_bytes) for file in missing]
+    create_all(files, lambda done: progress(done, total))
     create(bucket.blob(bundle_manifest(bundle.id)), bundle.manifest)
     return Upload(len(missing), total, len(blobs) - len(missing))

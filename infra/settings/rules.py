@@ -210,7 +210,8 @@ COMMAND = Rule(
     "python train.py",
 )
 FOLDERS = (
-    "barrier", "boot", "bundles", "compilation-cache", "extractions", "heartbeats", "runs", "tokens",
+    "barrier", "boot", "bundles", "compilation-cache", "data", "extractions", "heartbeats", "runs",
+    "tokens",
 )  # fmt: skip
 """Folders of the checkpoint bucket that this program writes (docs/architecture.md)."""
 BUCKET_FOLDER = pattern(
@@ -219,7 +220,7 @@ BUCKET_FOLDER = pattern(
     "write e.g. jobs/mine",
 )
 FOLDER = pattern(
-    r"(?!/)(?!.*\.\.)[^\0\n\[\]{}\"]{1,200}",
+    r"(?!/)(?!.*\.\.)(?!.*://)[^\0\n\[\]{}\"]{1,200}",
     "a path below the project's own folder",
     "put it there, and write e.g. training",
 )

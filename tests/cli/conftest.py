@@ -1,3 +1,4 @@
 from tests.infra.conftest import pulumi_cli
+from tests.infra.publish.conftest import bucket
 
-__all__ = ["pulumi_cli"]
+__all__ = ["bucket", "pulumi_cli"]

@@ -10,17 +10,25 @@ from typing import Any
 
 import pytest
 import yaml
+from google.auth.credentials import AnonymousCredentials
+from google.cloud import storage
 
 from cli.__main__ import main as tpu
 from infra.engine.before import settings_to_apply
 from infra.engine.registry import section_classes
+from infra.engine.settings import from_file
 from infra.errors import SettingsError
+from infra.layers.storage.settings import StorageSettings
 from infra.settings.schema import Settings, keys_of
 from infra.settings.sources import environments
 from rehearsal.scenario.guides import commands
 from tests.infra.layers.queue.test_submission import settings
+from tests.rehearsal.cloud.storage.storage_front import PROJECT, Front
 from tools.blocks import ROOT
+from workload import folders
 from workload.__main__ import main as workload
+from workload.data.tokens import Dataset
+from workload.runs.store import FolderStore, open_store
 
 PROGRAMS = {"tpu": tpu, "workload": workload}
 HEREDOC = re.compile(r"^python - <<'END'\n(.*?)^END\n", re.DOTALL | re.MULTILINE)
@@ -74,6 +82,26 @@ def test_the_training_guide_trains_is_killed_resumes_and_exports(
     assert re.search(r"60 steps in [2-9] starts", output), "it was killed on the way"
     assert "right, as the run ended" in output
     assert (guide.folder / "hf" / "config.json").is_file()
+
+
+def test_the_data_guide_uploads_tokens_that_a_host_reads(
+    guide: Guide, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    front, bucket = Front(guide.folder / "cloud"), from_file("dev")[StorageSettings].bucket_name
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", front.url)
+    storage.Client(project=PROJECT, credentials=AnonymousCredentials()).create_bucket(bucket)
+    guide.run("docs/guides/data.md")
+    output = capfd.readouterr().out
+    assert "\ntpu data put dev Qwen2.5-0.5B --skip-hidden\n" in output
+    assert "\n#   data:snapshot: licenses\n" in output
+    (url,) = re.findall(r"^  train tiny.toml --set data.path=(gs://.*)$", output, re.MULTILINE)
+    stored = open_store(url)
+    for name in stored.list(""):
+        FolderStore(guide.folder / "mnt" / url.removeprefix(f"gs://{bucket}/")).write(name, stored.read(name))
+    front.close()
+    monkeypatch.setattr(folders, "MOUNT", guide.folder / "mnt")
+    monkeypatch.setenv("CHECKPOINT_BUCKET", bucket)
+    assert len(Dataset(folders.of_setting("data.path", url), 128)) > 100
 
 
 @pytest.mark.slow

@@ -55,7 +55,7 @@ def extract(root: Path, weights: Weights, out: Path, dtype: str = "float32") -> 
 def test_what_is_kept_is_bit_for_bit_what_the_export_gives(
     root: Path, tmp_path: Path, step: int, dtype: str
 ) -> None:
-    extract(root, find(f"run:once@{step}", Path(), str(root)), tmp_path / "ours", dtype)
+    extract(root, find(f"run:once@{step}", str(root)), tmp_path / "ours", dtype)
     extract(root, Folder(root / f"hf-{step}"), tmp_path / "theirs", dtype)
     own, foreign = (Activations(str(tmp_path / name)).shards() for name in ("ours", "theirs"))
     digests = [[item.about.sha256 for item in several] for several in (own, foreign)]
@@ -65,7 +65,7 @@ def test_what_is_kept_is_bit_for_bit_what_the_export_gives(
 def test_another_step_gives_other_numbers(root: Path, tmp_path: Path) -> None:
     result = []
     for step in (2, 4):
-        extract(root, find(f"run:{root}/runs/once@{step}", Path(), None), tmp_path / str(step))
+        extract(root, find(f"run:{root}/runs/once@{step}", None), tmp_path / str(step))
         result.append(Activations(str(tmp_path / str(step)))["doc-1"]["resid_post.1"])
     assert not np.array_equal(result[0], result[1])
 
@@ -83,7 +83,7 @@ def test_only_the_layers_wanted_are_restored_and_no_optimizer(
         return result
 
     monkeypatch.setattr(Past, "_restore", spy)
-    extract(root, find("run:once@4", Path(), str(root)), tmp_path, "bfloat16")
+    extract(root, find("run:once@4", str(root)), tmp_path, "bfloat16")
     assert {name for placed in anies for name in placed} == {"params"}
     names = [name for placed in anies for name in placed["params"]]
     assert set(names) == {"embed_VxD", "layers"}  # neither the last norm nor the unembedding
@@ -94,12 +94,12 @@ def test_only_the_layers_wanted_are_restored_and_no_optimizer(
 
 
 def test_the_run_says_which_save_it_was(root: Path, tmp_path: Path) -> None:
-    store = extract(root, find("run:once@4", Path(), str(root)), tmp_path)
+    store = extract(root, find("run:once@4", str(root)), tmp_path)
     model = json.loads(store.read("config.json"))["model"]
     assert model["step"] == 4
     assert model["layers"] == LAYERS
     with pytest.raises(HopelessError, match=r"model.files_sha256 was \w+, is \w+; model.step was 4, is 2"):
-        extract(root, find("run:once@2", Path(), str(root)), tmp_path)
+        extract(root, find("run:once@2", str(root)), tmp_path)
     with pytest.raises(HopelessError, match=r"model.weights_sha256 was None, is \w+"):
         extract(root, Folder(root / "hf-4"), tmp_path)
 
@@ -111,11 +111,11 @@ def test_a_run_that_cant_be_had_is_told_before_anything_is_begun(root: Path, tmp
         ("run:On ce@4", "must be made of a-z"),
     ):
         with pytest.raises(ConfigError, match=output):
-            find(word, Path(), str(root))
+            find(word, str(root))
     with pytest.raises(RunError, match="no run was begun here"):
-        find("run:twice@4", Path(), str(root))
+        find("run:twice@4", str(root))
     with pytest.raises(RunError, match=r"no complete checkpoint 3\n    fix: one of \[2, 4\]"):
-        extract(root, find("run:once@3", Path(), str(root)), tmp_path / "out")
+        extract(root, find("run:once@3", str(root)), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -128,4 +128,4 @@ def test_the_command_takes_a_run_beside_which_it_works(
     stream = str(root / "stream_003.safetensors")
     assert main(["extract", str(tmp_path / "mine.toml"), "--stream", stream, "--dir", str(root)]) == 0
     assert "1 shards of 5 samples, 1 made here" in capsys.readouterr().out
-    assert isinstance(find("run:once@4", Path(), str(root)), Checkpoint)
+    assert isinstance(find("run:once@4", str(root)), Checkpoint)

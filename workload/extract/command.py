@@ -65,7 +65,7 @@ def _estimate(options: argparse.Namespace) -> int:
 
     config = configs.load(options.config, options.overrides)
     chips, unfit = of_a_host(options.slice)
-    arch = find(config.model.weights, Path(os.environ.get("DATA_DIR", "")), options.dir).arch
+    arch = find(config.model.weights, options.dir).arch
     wanted, problems = points.parse(config.extract.points, arch)
     if problems := unfit + problems:
         raise ConfigError("workload extract", problems)
@@ -151,7 +151,7 @@ def _extract(
     from workload.runs.store import open_store
 
     store = open_store(url)
-    weights = find(config.model.weights, Path(os.environ.get("DATA_DIR", "")), options.dir)
+    weights = find(config.model.weights, options.dir)
     samples = read(stream)
     lease = of_stream(store, samples.about.number, os.environ.get("TPU_NAME", ""), print_progress)
     extraction = Extraction(config, samples, weights, store, print_progress, heartbeat, lease.check)

@@ -14,8 +14,8 @@ from workload.settings import WORDS, ruled
 class ModelConfig:
     """Weights to use."""
 
-    # A Hugging Face folder below $DATA_DIR, or a step of a training run: "run:first@400", or by the run's
-    # URL, "run:gs://BUCKET/runs/first@400".
+    # A Hugging Face folder below $DATA_DIR, gs://BUCKET/FOLDER, or a step of a training run:
+    # "run:first@400", or by the run's URL, "run:gs://BUCKET/runs/first@400".
     weights: str = ""
 
 

@@ -1,6 +1,7 @@
 """Weights for an extraction: a Hugging Face folder, or a checkpoint of a training run.
 
 Qwen2.5-0.5B            a folder below $DATA_DIR
+gs://B/data/qwen        a folder of the mounted checkpoint bucket
 run:first@400           step 400 of the run `first`, in the bucket or --dir
 run:gs://B/runs/first@400, run:/tmp/training/runs/first@400
 """
@@ -11,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
+from workload import folders
 from workload.model import huggingface
 from workload.model.architecture import Architecture
 from workload.model.decoder import Params
@@ -118,12 +120,11 @@ class Checkpoint:
         return self._past.params(self.step, abstract)
 
 
-def find(weights: str, data: Path, root: str | None) -> Weights:
+def find(weights: str, root: str | None) -> Weights:
     """Return the weights named by `model.weights`.
 
     Args:
         weights: value of the setting.
-        data: parent of Hugging Face folders, $DATA_DIR.
         root: parent of runs/; see `location.of_run`.
 
     Raises:
@@ -131,5 +132,5 @@ def find(weights: str, data: Path, root: str | None) -> Weights:
         RunError: there is no such run.
     """
     if not weights.startswith("run:"):
-        return Folder(data / weights)
+        return Folder(folders.of_setting("model.weights", weights))
     return Checkpoint(*base.find("model.weights", weights, root))

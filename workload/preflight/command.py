@@ -5,7 +5,6 @@ import json
 import math
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 
 from workload import arguments as arguments_of
 from workload import print_progress
@@ -39,9 +38,13 @@ def main(arguments: Sequence[str]) -> int:
     text = "assumed minutes from a preemption until the run resumes (default: 10)"
     parser.add_argument("--recovery-min", type=float, default=10.0, metavar="MIN", help=text)
     parser.add_argument("--search", action="store_true", help="try and rank batches, remat, meshes and flags")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="with --search: plot the candidates")
+    parser.add_argument(
+        "--plot", type=arguments_of.local, metavar="FILE", help="with --search: plot the candidates"
+    )
     parser.add_argument("--json", action="store_true", help="print the whole result as JSON")
-    parser.add_argument("--html", type=Path, metavar="FILE", help="also write the result as a page")
+    parser.add_argument(
+        "--html", type=arguments_of.local, metavar="FILE", help="also write the result as a page"
+    )
     parser.add_argument("--fresh", action="store_true", help="compile even if the result is cached")
     text = "use only a cached result; exit status 4 without one"
     parser.add_argument("--cached", action="store_true", help=text)
@@ -103,7 +106,7 @@ def _print(verdict: Verdict, options: argparse.Namespace) -> int:
 
 
 def _with_weights(config: Config) -> Config:
-    """Return the config with the model of its initial weights, if their folder exists.
+    """Return the config with the model of its initial weights, if their folder is on this machine.
 
     Otherwise a given [model] is used.
     """
@@ -111,7 +114,7 @@ def _with_weights(config: Config) -> Config:
     if (
         not folder
         or isinstance(config.model, ModuleConfig)
-        or (config.model != Architecture() and not Path(folder).exists())
+        or (config.model != Architecture() and (folder.startswith("gs://") or not config.weights.exists()))
     ):
         return config
     from workload.train.fitting import model_from_weights  # imports JAX

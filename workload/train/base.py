@@ -8,12 +8,11 @@ run:gs://B/runs/first@400, run:/tmp/training/runs/first@400
 import hashlib
 import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import jax
 
-from workload import command
+from workload import command, folders
 from workload.errors import ConfigError, Problem, WeightsError
 from workload.model import adapters, decoder, huggingface
 from workload.model.decoder import Params
@@ -125,7 +124,8 @@ def merged(past: Past, params: Params) -> Params:
         base = Base.named(past.base)
         _require(past, base.sha256)
         return lora.merged(base.whole(), params, past.lora)
-    folder, device = Path(past.base), jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    folder = folders.of_setting("train.init_from", past.base)
+    device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     _require(past, huggingface.digest(folder))
     placed = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=device),

@@ -9,9 +9,11 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from settings_schema.rules import above, at_least, below, between, one_of
+from workload import folders
 from workload.errors import ConfigError, Problem
 from workload.model import adapters, points
 from workload.model.adapters import LoraConfig
@@ -28,7 +30,9 @@ from workload.train.compute import ComputeConfig
 class DataConfig:
     """Token files and the length of their examples."""
 
-    path: str = "."  # folder that holds manifest.json; relative to $DATA_DIR where that is set
+    path: str = (
+        "."  # folder that holds manifest.json, below $DATA_DIR where that is set, or gs://BUCKET/FOLDER
+    )
     sequence_length: int = ruled(128, at_least(1))  # in tokens
 
 
@@ -57,8 +61,8 @@ class TrainConfig:
     batch_size: int = ruled(16, at_least(1))  # examples a step, over all devices
     accumulate: int = ruled(1, at_least(1))  # sequential parts of a step's batch
     seed: int = ruled(0, between(0, 2**31 - 1))  # of the parameters and of the data's order
-    # Folder of initial Hugging Face weights; for a module, a run and its step: "run:first@400", or by the
-    # run's URL, "run:gs://BUCKET/runs/first@400"; empty: random from the seed.
+    # Folder of initial Hugging Face weights, as data.path; for a module, a run and its step: "run:first@400",
+    # or by the run's URL, "run:gs://BUCKET/runs/first@400"; empty: random from the seed.
     init_from: str = ""
 
 
@@ -94,7 +98,7 @@ class ObserveConfig:
 
     profile_from: int = ruled(0, at_least(0))  # first step of a trace for xprof; 0: none
     profile_steps: int = ruled(3, at_least(1))
-    eval_path: str = ""  # folder of held-out tokens, relative to $DATA_DIR where that is set; empty: none
+    eval_path: str = ""  # folder of held-out tokens, as data.path; empty: none
     eval_every: int = ruled(100, at_least(1))  # steps between two losses on them
     eval_batches: int = ruled(8, at_least(1))  # of train.batch_size examples, the same ones each time
     strict: bool = False  # fail if a repeated step has another loss; else log an event
@@ -133,6 +137,11 @@ class Config:
         """Architecture of a run of the decoder; not for a run of a module."""
         assert isinstance(self.model, Architecture)
         return self.model
+
+    @property
+    def weights(self) -> Path:
+        """Folder of `train.init_from`, in a run of the decoder."""
+        return folders.of_setting("train.init_from", self.train.init_from)
 
     def identity(self) -> dict[str, Any]:
         """Return the settings that determine the losses; a run can't continue with any of them changed.

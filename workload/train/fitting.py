@@ -2,7 +2,6 @@
 
 import hashlib
 from dataclasses import asdict, replace
-from pathlib import Path
 
 from workload import command
 from workload.data.tokens import Dataset
@@ -25,7 +24,7 @@ def resolve(config: Config, dataset: Dataset) -> Config:
     """
     problems: list[Problem] = []
     if config.train.init_from and isinstance(config.model, Architecture):
-        folder = Path(config.train.init_from)
+        folder = config.weights
         config = model_from_weights(config, problems)
         tokenizer = folder / "tokenizer.json"
         made_with = dataset.manifest.tokenizer_sha256
@@ -51,7 +50,7 @@ def model_from_weights(config: Config, problems: list[Problem]) -> Config:
     Raises:
         WeightsError: the weights' config.json is unusable.
     """
-    folder = Path(config.train.init_from)
+    folder = config.weights
     stored = huggingface.read_architecture(folder)
     chosen = stored if config.model == Architecture() else config.decoder
     filled = replace(

@@ -14,13 +14,13 @@ import math
 import time
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import jax
 from jax import Array
 
 from settings_schema import foreign
+from workload import folders
 from workload.data.loader import Loader
 from workload.data.tokens import Dataset
 from workload.errors import HopelessError, StoreError, TakenError
@@ -358,9 +358,13 @@ class Run:
 def open_held_out(config: Config, data_dir: str | None) -> Dataset | None:
     """Open the config's held-out token files; None if it names none."""
     path = config.observe.eval_path
-    return Dataset(Path(data_dir or ".") / path, config.data.sequence_length) if path else None
+    return _dataset("observe.eval_path", path, config, data_dir) if path else None
 
 
 def open_dataset(config: Config, data_dir: str | None) -> Dataset:
     """Open the config's token files, below `data_dir` if given."""
-    return Dataset(Path(data_dir or ".") / config.data.path, config.data.sequence_length)
+    return _dataset("data.path", config.data.path, config, data_dir)
+
+
+def _dataset(key: str, path: str, config: Config, data_dir: str | None) -> Dataset:
+    return Dataset(folders.of_setting(key, path, data_dir or ""), config.data.sequence_length)

@@ -1,7 +1,6 @@
 """Training step of adapters beside the decoder's frozen parameters, which aren't part of the state."""
 # mypy: allow-untyped-calls
 
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -29,7 +28,7 @@ class LoraStep(Step):
 
     def prepare(self) -> None:
         """Read the frozen parameters, each worker its devices' parts."""
-        given = huggingface.load(Path(self.config.train.init_from), self.config.decoder, self._given)
+        given = huggingface.load(self.config.weights, self.config.decoder, self._given)
         if self.config.lora.quantize != "none":
             where = jax.tree.map(lambda leaf: leaf.sharding, self.frozen)
             given = jax.jit(self._quantized, out_shardings=where)(given)

@@ -9,7 +9,6 @@ partitioner has no choice. The optimizer then updates the sharded state.
 
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -52,20 +51,20 @@ class Step(TrainStep):
         """Read this worker's parts of the weights of train.init_from, or draw each device's values on it."""
         config = self.config
         if config.train.init_from:
-            return huggingface.load(Path(config.train.init_from), config.decoder, self.state["params"])
+            return huggingface.load(config.weights, config.decoder, self.state["params"])
         return decoder.first(config.decoder, config.train.seed, self.shardings["params"])
 
     def base_sha256(self) -> str:
         """See `huggingface.digest`."""
-        return huggingface.digest(Path(self.config.train.init_from))
+        return huggingface.digest(self.config.weights)
 
     def base_files(self) -> dict[str, Any]:
         """See `huggingface.versions`."""
-        return huggingface.versions(Path(self.config.train.init_from))
+        return huggingface.versions(self.config.weights)
 
     def check_weights(self, tokenizer_sha256: str) -> None:
         """See `huggingface.check`; `fitting.resolve` has compared the tokenizer."""
-        huggingface.check(Path(self.config.train.init_from), self.config.decoder)
+        huggingface.check(self.config.weights, self.config.decoder)
 
     def _shardings(self, abstract: State) -> Any:
         return sharding.shardings(abstract, self.mesh)

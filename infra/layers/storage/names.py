@@ -11,6 +11,10 @@ from infra.slices.names import BLOBS, MANIFESTS
 TOKENS = "tokens"
 
 
+# Folder for text, tokens and weights that people upload, by name.
+DATA = "data"
+
+
 # Folder for what people's own programs save, by run, or by team and job.
 JOBS = "jobs"
 
