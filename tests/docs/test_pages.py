@@ -106,6 +106,24 @@ def test_commands_that_are_named_exist() -> None:
             assert second in command.list_commands(click.Context(command)), f"tpu {name} {second}"
 
 
+def test_what_is_printed_beside_other_programs_is_understood(capsys: pytest.CaptureFixture[str]) -> None:
+    """The right column of the pages for those who come from elsewhere."""
+    pages = [text for path, text in DOCUMENTS.items() if path.name.startswith("from-")]
+    cells = re.findall(r"^\| .* \| (.*) \|$", "\n".join(pages), re.MULTILINE)
+    printed = re.findall(r"`([^`]+)`", "\n".join(cells))
+    known = [line.removeprefix("tpu ") for line in printed if line.startswith("tpu ")]
+    assert len(known) >= 30
+    assert [problem for line in known if (problem := refusal(line))] == []
+    own = [shlex.split(line)[1:] for line in printed if line.startswith("workload ")]
+    assert len(own) >= 4
+    assert [problem for words in own if (problem := parsed_by_the_workload([*words]))] == []
+    sections = "train|data|optimizer|compute|mesh|checkpoint|observe|lora"
+    settings = {line.partition("=")[0] for line in printed if re.match(rf"(?:{sections})\.\w+(?:=|$)", line)}
+    assert len(settings) >= 25
+    declared = set(re.findall(r"^\| `(\w+\.\w+)` \|", DOCUMENTS[ROOT / "docs/trainer.md"], re.MULTILINE))
+    assert settings - declared == set()
+
+
 def test_make_targets_that_are_named_exist() -> None:
     shown = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     listed = set(re.findall(r"^  make ([a-z-]+) ", shown, re.MULTILINE))
@@ -160,8 +178,8 @@ def test_decisions_are_numbered_without_a_gap() -> None:
 
 def test_the_readme_is_short_and_its_commands_are_executed() -> None:
     executed = {
-        *("make test", "make rehearse", "make setup", "export PATH=$PWD/.venv/bin:$PATH"),  # by CI
-        *("tpu doctor", "tpu plan dev"),  # by tests of the doctor, by the guide
+        *("make rehearse", "make setup", "export PATH=$PWD/.venv/bin:$PATH", "tpu doctor"),  # by CI, by tests
+        *"".join(commands(ROOT / "docs/guides/training.md").values()).splitlines(),  # by tests
     }
     blocks = re.findall(r"```bash\n(.*?)```", README, re.DOTALL)
     written = {line.partition(" #")[0].strip() for block in blocks for line in block.splitlines()}
