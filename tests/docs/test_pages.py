@@ -106,7 +106,7 @@ def test_commands_that_are_named_exist() -> None:
             assert second in command.list_commands(click.Context(command)), f"tpu {name} {second}"
 
 
-def test_what_is_printed_beside_other_programs_is_understood(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_printed_beside_other_programs_is_understood() -> None:
     """The right column of the pages for those who come from elsewhere."""
     pages = [text for path, text in DOCUMENTS.items() if path.name.startswith("from-")]
     cells = re.findall(r"^\| .* \| (.*) \|$", "\n".join(pages), re.MULTILINE)
