@@ -114,11 +114,12 @@ def test_what_is_printed_beside_other_programs_is_understood() -> None:
     known = [line.removeprefix("tpu ") for line in printed if line.startswith("tpu ")]
     assert len(known) >= 30
     assert [problem for line in known if (problem := refusal(line))] == []
-    own = [shlex.split(line)[1:] for line in printed if line.startswith("workload ")]
-    assert len(own) >= 4
-    assert [problem for words in own if (problem := parsed_by_the_workload([*words]))] == []
+    ours = [shlex.split(line)[1:] for line in printed if line.startswith("workload ")]
+    assert len(ours) >= 4
+    assert [problem for words in ours if (problem := parsed_by_the_workload([*words]))] == []
     sections = "train|data|optimizer|compute|mesh|checkpoint|observe|lora"
-    settings = {line.partition("=")[0] for line in printed if re.match(rf"(?:{sections})\.\w+(?:=|$)", line)}
+    key = re.compile(rf"((?:{sections})\.\w+)(?:=.*)?")
+    settings = {match[1] for line in printed if (match := key.fullmatch(line))} - {"train.py"}
     assert len(settings) >= 25
     declared = set(re.findall(r"^\| `(\w+\.\w+)` \|", DOCUMENTS[ROOT / "docs/trainer.md"], re.MULTILINE))
     assert settings - declared == set()
