@@ -114,9 +114,9 @@ def test_what_is_printed_beside_other_programs_is_understood() -> None:
     known = [line.removeprefix("tpu ") for line in printed if line.startswith("tpu ")]
     assert len(known) >= 30
     assert [problem for line in known if (problem := refusal(line))] == []
-    ours = [shlex.split(line)[1:] for line in printed if line.startswith("workload ")]
-    assert len(ours) >= 4
-    assert [problem for words in ours if (problem := parsed_by_the_workload([*words]))] == []
+    local = [shlex.split(line)[1:] for line in printed if line.startswith("workload ")]
+    assert len(local) >= 4
+    assert [problem for words in local if (problem := parsed_by_the_workload([*words]))] == []
     sections = "train|data|optimizer|compute|mesh|checkpoint|observe|lora"
     key = re.compile(rf"((?:{sections})\.\w+)(?:=.*)?")
     settings = {match[1] for line in printed if (match := key.fullmatch(line))} - {"train.py"}
