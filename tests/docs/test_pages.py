@@ -106,7 +106,7 @@ def test_commands_that_are_named_exist() -> None:
             assert second in command.list_commands(click.Context(command)), f"tpu {name} {second}"
 
 
-def test_what_is_printed_beside_other_programs_is_understood(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_printed_beside_other_programs_is_understood() -> None:
     """The right column of the pages for those who come from elsewhere."""
     pages = [text for path, text in DOCUMENTS.items() if path.name.startswith("from-")]
     cells = re.findall(r"^\| .* \| (.*) \|$", "\n".join(pages), re.MULTILINE)
@@ -114,11 +114,12 @@ def test_what_is_printed_beside_other_programs_is_understood(capsys: pytest.Capt
     known = [line.removeprefix("tpu ") for line in printed if line.startswith("tpu ")]
     assert len(known) >= 30
     assert [problem for line in known if (problem := refusal(line))] == []
-    own = [shlex.split(line)[1:] for line in printed if line.startswith("workload ")]
-    assert len(own) >= 4
-    assert [problem for words in own if (problem := parsed_by_the_workload([*words]))] == []
+    local = [shlex.split(line)[1:] for line in printed if line.startswith("workload ")]
+    assert len(local) >= 4
+    assert [problem for words in local if (problem := parsed_by_the_workload([*words]))] == []
     sections = "train|data|optimizer|compute|mesh|checkpoint|observe|lora"
-    settings = {line.partition("=")[0] for line in printed if re.match(rf"(?:{sections})\.\w+(?:=|$)", line)}
+    key = re.compile(rf"((?:{sections})\.\w+)(?:=.*)?")
+    settings = {match[1] for line in printed if (match := key.fullmatch(line))} - {"train.py"}
     assert len(settings) >= 25
     declared = set(re.findall(r"^\| `(\w+\.\w+)` \|", DOCUMENTS[ROOT / "docs/trainer.md"], re.MULTILINE))
     assert settings - declared == set()

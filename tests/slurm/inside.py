@@ -13,6 +13,7 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from infra.layers.slurm import names
 from slurm.cluster import Cluster
@@ -23,6 +24,7 @@ from slurm.machine import call
 from slurm.recovered import Recovered
 from tests.limits import HANG_S
 from tests.slurm import lab, real
+from workload.host.slurmd.jobs import requeue_earlier
 from workload.host.slurmd.rejoin import is_lost
 
 SLICES = {
@@ -186,7 +188,12 @@ def _lost(slurm: real.Slurmctld) -> dict[str, Any]:
         host.wait(HANG_S)
         host = _host("tpu-1-w0")
         _known("tpu-1-w0")
-        return {"lost": lost}
+        job = slurm.submit("--nodelist=tpu-1-w0")
+        _state(job, "RUNNING")
+        now = requeue_earlier("tpu-1-w0")
+        with mock.patch("time.clock_gettime", return_value=-60.0):  # a boot after the job's start
+            later = requeue_earlier("tpu-1-w0")
+        return {"lost": lost, "earlier": [now, later == [job], _state(job, "PENDING")]}
     finally:
         host.kill()
         host.wait(HANG_S)

@@ -56,6 +56,10 @@ def test_a_host_whose_coming_slurmctld_lost_is_known_once_its_slurmd_starts_agai
     assert seen["lost"] is True
 
 
+def test_a_host_has_jobs_of_an_earlier_boot_queued_again(seen: dict[str, Any]) -> None:
+    assert seen["earlier"] == [[], True, "PENDING"]
+
+
 def test_slurmd_runs_jobs_on_a_host_with_cgroup_v2(seen: dict[str, Any]) -> None:
     assert (seen["cgroup mount"], seen["cgroup plugins"]) == ("cgroup2fs", ["cgroup_v1.so"])
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tarfile
 import threading
+import time
 import urllib.error
 from email.message import Message
 from pathlib import Path
@@ -238,9 +239,27 @@ def test_a_job_that_can_not_be_queued_again_is_told_to_save_here(
             (tmp_path / str(pid)).mkdir()
             (tmp_path / str(pid) / "stat").write_text(f"{pid} ({name}) S {parent} 1 1")
         assert jobs.of_steps(tmp_path) == [trainer.pid]
-        monkeypatch.setattr(jobs, "_output", lambda *_: (_ for _ in ()).throw(OSError("no squeue")))
+        monkeypatch.setattr(jobs, "_output", lambda *_, **__: (_ for _ in ()).throw(OSError("no squeue")))
         jobs.end_jobs("tpu-0-w0", 0.1, tmp_path)
         assert trainer.wait(HANG_S) == 7
+
+
+def test_jobs_that_slurmctld_takes_for_running_since_before_the_boot_are_queued_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    commands: list[tuple[str, ...]] = []
+    boot_s = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    starts = {"17": boot_s - 2, "18": boot_s - 0.5, "19": boot_s + 60}
+
+    def answer(*words: str, **_: str) -> str:
+        commands.append(words)
+        return "".join(f"{job} {start}\n" for job, start in starts.items())
+
+    monkeypatch.setattr(jobs, "_output", answer)
+    assert jobs.requeue_earlier("tpu-0-w0") == ["17"], "clocks may differ by a second"
+    assert commands[1:] == [("scontrol", "requeue", "17")]
+    monkeypatch.setattr(jobs, "_output", lambda *_, **__: "17 N/A\n")
+    assert jobs.requeue_earlier("tpu-0-w0") == []
 
 
 def test_jobs_are_queued_again_and_get_no_second_signal(
@@ -251,11 +270,11 @@ def test_jobs_are_queued_again_and_get_no_second_signal(
         (tmp_path / str(pid) / "stat").write_text(f"{pid} ({name}) S {parent} 1 1")
     commands: list[tuple[str, ...]] = []
 
-    def answer(*words: str) -> str:
+    def answer(*words: str, **_: str) -> str:
         commands.append(words)
         if words[0] == "scontrol":
             (tmp_path / str(os.getpid()) / "stat").unlink()
-        return "17\n18+1\n"
+        return "17 1795765662\n18+1 1795765662\n"
 
     monkeypatch.setattr(jobs, "_output", answer)
     before = signal.getsignal(signal.SIGTERM)

@@ -8,11 +8,13 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 _LOG = logging.getLogger(__name__)
 _STEPD = "slurmstepd"
 _ANSWER_S = 5.0
+_CLOCKS_S = 1.0  # by which two machines' clocks may differ
 SAVE_S = 24.0
 """A preemption gives 30 s, of which the unit leaves 28 (workload/host/unit.py)."""
 
@@ -54,19 +56,44 @@ def _below(pid: int, parents: dict[int, int], names: dict[int, str]) -> bool:
     return False
 
 
+def requeue_earlier(name: str) -> list[str]:
+    """Queue this node's jobs again that began before this machine booted; return them.
+
+    A slurmctld that lost its newest state when it was killed takes them for running.
+    """
+    boot_s = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    try:
+        return _queued_again(job for job, start_s in _running(name) if start_s < boot_s - _CLOCKS_S)
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        _LOG.warning("jobs of an earlier boot can't be queued again: %s", error)
+        return []
+
+
 def _requeue(name: str) -> list[str]:
     """Return the jobs that slurmctld queued again."""
     try:
-        printed = _output("squeue", "--noheader", "--states=running", "--format=%i", f"--nodelist={name}")
-        # Slurm takes the whole of a heterogeneous job alone: 12 for the component 12+1.
-        listed = [*dict.fromkeys(job.partition("+")[0] for job in printed.split())]
-        for job in listed:
-            _output("scontrol", "requeue", job)
-    except (OSError, subprocess.SubprocessError) as error:
+        return _queued_again(job for job, _ in _running(name))
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
         _LOG.warning("jobs can't be queued again, and are stopped here: %s", error)
         return []
-    return listed
 
 
-def _output(*words: str) -> str:
-    return subprocess.run(words, capture_output=True, text=True, timeout=_ANSWER_S, check=True).stdout
+def _running(name: str) -> list[tuple[str, float]]:
+    """Return a node's jobs, and the times of their starts."""
+    line = ("squeue", "--noheader", "--states=running", "--format=%i %S", f"--nodelist={name}")
+    jobs = [row.split() for row in _output(*line, SLURM_TIME_FORMAT="%s").splitlines()]
+    return [(job, float(start)) for job, start in jobs]
+
+
+def _queued_again(jobs: Iterable[str]) -> list[str]:
+    # Slurm takes the whole of a heterogeneous job alone: 12 for the component 12+1.
+    wholes = [*dict.fromkeys(job.partition("+")[0] for job in jobs)]
+    for job in wholes:
+        _output("scontrol", "requeue", job)
+    return wholes
+
+
+def _output(*words: str, **environment: str) -> str:
+    variables = {**os.environ, **environment}
+    done = subprocess.run(words, capture_output=True, text=True, timeout=_ANSWER_S, check=True, env=variables)
+    return done.stdout

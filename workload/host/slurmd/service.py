@@ -18,7 +18,7 @@ from workload.host.errors import HostError
 from workload.host.metadata import HostDescription
 from workload.host.slurmd import install, mounts
 from workload.host.slurmd.arguments import Arguments, parse
-from workload.host.slurmd.jobs import end_jobs, of_steps
+from workload.host.slurmd.jobs import end_jobs, of_steps, requeue_earlier
 from workload.host.slurmd.rejoin import is_lost
 
 _LOG = logging.getLogger(__name__)
@@ -137,7 +137,11 @@ def _attend(
     while not stopping.wait(look_s):
         if child.poll() is not None:
             return
-        if not of_steps() and is_lost(name):
+        if of_steps():
+            continue
+        if earlier := requeue_earlier(name):
+            _LOG.warning("jobs %s ran here before the last boot, and were queued again", ", ".join(earlier))
+        elif is_lost(name):
             _LOG.warning("slurmctld waits for %s, which is here: slurmd starts again", name)
             again.set()
             child.terminate()
