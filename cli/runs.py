@@ -3,12 +3,12 @@
 import json
 import os
 import sys
-import time
 import webbrowser
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
+from time import sleep, time
 
 import click
 
@@ -91,14 +91,13 @@ def show(
     root: Path, environment: str, run: str, other: str | None, follow: bool, out: Path | None, no_open: bool
 ) -> int:
     """Write and open the page of a run, or of two over one another: curves, time, price, settings."""
-    names = [run, other] if other else [run]
+    settings, names = _settings(environment, root), [run, other] if other else [run]
     for name in names:
         if not RUN.fullmatch(name):
             rule = "a-z, 0-9, '-', '_' and '.', first a letter or digit"
             raise CommandError(
                 f"RUN: {name!r} must be {rule}\n    fix: a name that tpu runs {environment} lists"
             )
-    settings = _settings(environment, root)
     return _Page(
         settings, _stored(settings), names, out or _PAGES / f"{environment}-{'-'.join(names)}.html"
     ).run(follow, not no_open)
@@ -134,14 +133,14 @@ class _Page:
                 webbrowser.open(self._out.resolve().as_uri())
             if over:
                 return 0
-            time.sleep(_EVERY_S)
+            sleep(_EVERY_S)
 
     def _read(self) -> list[History]:
         """Read the runs. Raises CommandError for one that isn't there."""
         result = []
         for name, reader in zip(self._names, self._readers, strict=True):
             try:
-                result.append(reader.read(time.time()))
+                result.append(reader.read(time()))
             except RunError:
                 if not self._last:
                     raise self._stored.unknown(name) from None

@@ -230,7 +230,7 @@ def test_a_followed_page_is_written_again_until_the_run_ends(
         bucket.remove("runs/tiny/")
         bucket.put("tiny", (0, 20, "preempted"), (20, 40, "done"))
 
-    monkeypatch.setattr(runs.time, "sleep", pause)
+    monkeypatch.setattr(runs, "sleep", pause)
     assert main(["runs", "show", "dev", "tiny", "--follow", "--out", str(out)]) == 0
     ((seconds, text, refreshes),) = seen
     assert (seconds, refreshes) == (30, 1)
@@ -244,7 +244,7 @@ def test_a_run_that_is_deleted_while_its_page_is_open_leaves_the_page(
 ) -> None:
     bucket.put("tiny", (0, 20, "preempted"))
     out = tmp_path / "tiny.html"
-    monkeypatch.setattr(runs.time, "sleep", lambda _: bucket.remove("runs/tiny/"))
+    monkeypatch.setattr(runs, "sleep", lambda _: bucket.remove("runs/tiny/"))
     assert main(["runs", "show", "dev", "tiny", "--follow", "--out", str(out)]) == 1
     error = capsys.readouterr().err
     assert error.startswith("error: tiny was deleted while its page was open")
@@ -271,7 +271,7 @@ def test_a_followed_page_outlives_a_refusal_and_has_each_row_once(
             bucket.put("tiny", (20, 40, "done"))
 
     monkeypatch.setattr("infra.google.client.time.sleep", lambda _: None)
-    monkeypatch.setattr(runs.time, "sleep", pause)
+    monkeypatch.setattr(runs, "sleep", pause)
     assert main(["runs", "show", "dev", "tiny", "--follow", "--out", str(out)]) == 0
     assert capsys.readouterr().err.count("not read: ") == 1
     assert "step 40 of 40" in text_of(out.read_text())

@@ -179,7 +179,13 @@ def test_decisions_are_numbered_without_a_gap() -> None:
 
 def test_the_readme_is_short_and_its_commands_are_executed() -> None:
     executed = {
-        *("make rehearse", "make setup", "export PATH=$PWD/.venv/bin:$PATH", "tpu doctor"),  # by CI, by tests
+        *(
+            "make test",
+            "make rehearse",
+            "make setup",
+            "export PATH=$PWD/.venv/bin:$PATH",
+            "tpu doctor",
+        ),  # by CI, by tests
         *"".join(commands(ROOT / "docs/guides/training.md").values()).splitlines(),  # by tests
     }
     blocks = re.findall(r"```bash\n(.*?)```", README, re.DOTALL)
