@@ -13,8 +13,7 @@ import click
 
 from cli import options
 from cli.command import Command
-from infra.core import layer as core_layer
-from infra.core.environment import layers_on
+from infra.core.environment import layers_on, require_on
 from infra.engine import plan
 from infra.engine import updates as stacks
 from infra.engine.pulumi import Pulumi
@@ -71,8 +70,7 @@ def _resources(
     environment = settings.environment
     on = [layer.name for layer in layers_on(settings)]
     selected = stacks.in_order(layers)
-    if unknown := sorted(set(selected) - set(on)):
-        raise CommandError(core_layer.off(unknown[0], environment))
+    require_on(settings, sorted(selected))
     if preview:
         states = plan.foreseen(environment, root, selected)
     else:

@@ -3,8 +3,8 @@
 import re
 from collections.abc import Iterable, Iterator
 
-from infra.core.layer import Layer
-from infra.errors import LayersError, Problem
+from infra.core.layer import Layer, off
+from infra.errors import CommandError, LayersError, Problem
 from infra.google.role import Role, merge_roles
 from infra.settings.schema import Settings
 
@@ -19,6 +19,13 @@ def declared_layers(settings: Settings) -> tuple[Layer, ...]:
 def layers_on(settings: Settings) -> tuple[Layer, ...]:
     """Return the layers that are on, each behind those that it reads."""
     return tuple(layer for layer in declared_layers(settings) if layer.settings in settings.sections)
+
+
+def require_on(settings: Settings, names: Iterable[str]) -> None:
+    """Raise CommandError for the first of some layers that is off."""
+    on = {layer.name for layer in layers_on(settings)}
+    if disabled := [name for name in names if name not in on]:
+        raise CommandError(off(disabled[0], settings.environment))
 
 
 def required_services(settings: Settings) -> tuple[str, ...]:

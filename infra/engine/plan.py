@@ -18,8 +18,8 @@ from typing import Any
 
 import yaml
 
-from infra.core.environment import layers_on
-from infra.core.layer import directory, off
+from infra.core.environment import layers_on, require_on
+from infra.core.layer import directory
 from infra.engine import prices, registry
 from infra.engine.before import settings_to_apply
 from infra.engine.pulumi import Pulumi, sentence
@@ -148,9 +148,7 @@ def plan(environment: str, root: Path = ROOT, only: Sequence[str] = (), save: Pa
     `failed`.
     """
     checked = settings_to_apply(environment, root)
-    on = [layer.name for layer in layers_on(checked)]
-    if disabled := [name for name in only if name not in on]:
-        raise CommandError(off(disabled[0], environment))
+    require_on(checked, only)
     if save:
         save.mkdir(parents=True, exist_ok=True)
     with _stacks(checked, root, only, keyed=save is not None) as stacks:

@@ -3,13 +3,14 @@
 import json
 from collections.abc import Collection, Sequence
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 
 from infra.catalog import CATALOG
-from infra.core.environment import layers_on
-from infra.core.layer import Layer, off
+from infra.core.environment import layers_on, require_on
+from infra.core.layer import Layer
 from infra.engine.settings import from_file
-from infra.errors import CommandError, InfraError
+from infra.errors import InfraError
 from infra.prices.row import PriceRow, Rate, cost
 from infra.prices.table import layers_table, rates_table, table
 from infra.settings.schema import FleetSettings, Settings
@@ -58,10 +59,10 @@ def within_budget(settings: Settings) -> float | None:
 def show(environment: str, root: Path = ROOT, only: Sequence[str] = (), *, as_json: bool) -> int:
     """Print the prices of an environment's layers, `only` some if given. Raises InfraError."""
     settings = from_file(environment, root)
-    if disabled := [name for name in only if name not in {layer.name for layer in layers_on(settings)}]:
-        raise CommandError(off(disabled[0], environment))
-    by_hour, by_use = of(settings, only), rates(settings, only)
-    costs = {layer.name: cost(list(layer.prices(settings))) for layer in _on(settings, only)}
+    require_on(settings, only)
+    by_layer = {layer.name: list(layer.prices(settings)) for layer in _on(settings, only)}
+    by_hour, by_use = list(chain.from_iterable(by_layer.values())), rates(settings, only)
+    costs = {name: cost(rows) for name, rows in by_layer.items()}
     if as_json:
         dated = {"read": str(CATALOG.prices_read), "source": CATALOG.prices_source}
         rows_ = [asdict(row) for row in by_hour]

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from google_facts import lags
-from infra.core.environment import layers_on
-from infra.core.layer import off
+from infra.core.environment import layers_on, require_on
 from infra.engine import registry
 from infra.engine.before import settings_to_apply
 from infra.engine.pulumi import Pulumi
@@ -42,8 +41,7 @@ def up(
     ordered, pulumi = _ready(environment, [*layers, *filter(None, [after])], root, output)
     if not layers:
         ordered = on[on.index(after) + 1 if after in on else 0 :]
-    if disabled := [name for name in ordered if name not in on]:
-        raise CommandError(off(disabled[0], environment))
+    require_on(checked, ordered)
     saved = {layer: _saved(plans, layer, environment) for layer in ordered} if plans else {}
     for layer in ordered:
         with formatting_kept(environment, root):

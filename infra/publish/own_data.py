@@ -15,11 +15,10 @@ from google.cloud import storage
 from infra.errors import Problem, listed
 from infra.layers.storage.names import DATA
 from infra.publish.errors import PublishError
-from infra.publish.upload import Upload, create_all, require_bucket, storage_errors
+from infra.publish.upload import NO_BUCKET, Upload, create_all, require_bucket, storage_errors
 
 _BLOCK = 1 << 22
 _MOST_NAMED = 20  # problems in a message
-_FIX = "bring up the storage layer first: tpu up ENV storage"
 
 
 @dataclass(frozen=True)
@@ -110,7 +109,7 @@ def missing(files: Sequence[File], bucket_name: str, name: str) -> list[File]:
         PublishError: an object of a file's name has other bytes, or the bucket can't be read.
     """
     require_bucket(bucket_name)
-    with storage_errors(bucket_name, _FIX):
+    with storage_errors(bucket_name, NO_BUCKET):
         bucket = storage.Client(project="none").bucket(bucket_name)
         prefix, fields = f"{DATA}/{name}/", "items(name,size,crc32c),nextPageToken"
         blobs = bucket.list_blobs(prefix=prefix, fields=fields)
@@ -126,7 +125,7 @@ def put(files: Sequence[File], bucket_name: str, name: str, progress: Callable[[
     Raises:
         PublishError: the bucket can't be written, or another writer created an object with other bytes.
     """
-    with storage_errors(bucket_name, _FIX):
+    with storage_errors(bucket_name, NO_BUCKET):
         bucket = storage.Client(project="none").bucket(bucket_name)
         by_name = {f"{DATA}/{name}/{file.name}": file for file in files}
         blobs = [(bucket.blob(object_), file.path, file.size_bytes) for object_, file in by_name.items()]

@@ -21,7 +21,7 @@ from infra.slices.names import BLOBS, bundle_blob, bundle_manifest
 __all__ = ["Upload", "create", "create_all", "require_bucket", "storage_errors", "upload"]
 
 _PARALLEL = 8
-_NO_BUCKET = "bring up the storage layer first: tpu up ENV storage"
+NO_BUCKET = "bring up the storage layer first: tpu up ENV storage"
 
 
 @dataclass(frozen=True)
@@ -35,13 +35,13 @@ class Upload:
 
 def upload(bundle: Bundle, bucket_name: str, progress: Callable[[int, int], None]) -> Upload:
     """Upload what of `bundle` the bucket lacks; `progress` gets bytes done and to do. Raises PublishError."""
-    with storage_errors(bucket_name, _NO_BUCKET):
+    with storage_errors(bucket_name, NO_BUCKET):
         return _upload(bundle, storage.Client(project="none").bucket(bucket_name), progress)
 
 
 def require_bucket(name: str) -> None:
     """Raise PublishError unless the bucket is there and this login may list it: a bundle takes minutes."""
-    with storage_errors(name, _NO_BUCKET):
+    with storage_errors(name, NO_BUCKET):
         list(storage.Client(project="none").bucket(name).list_blobs(max_results=1))
 
 

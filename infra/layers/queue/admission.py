@@ -42,24 +42,19 @@ def objects(
         cluster: its full name, `projects/…/clusters/…`.
         account: Kubernetes account that pods run as, in each team's namespace.
     """
-    yield {
-        "apiVersion": _API, "kind": "ValidatingAdmissionPolicy", "metadata": {"name": NAME},
-        "spec": _policy(pools, teams, cluster, account),
-    }  # fmt: skip
-    yield {
-        "apiVersion": _API, "kind": "ValidatingAdmissionPolicyBinding", "metadata": {"name": NAME},
-        "spec": {"policyName": NAME, "validationActions": ["Deny"]},
-    }  # fmt: skip
+    yield from _in_force(NAME, _policy(pools, teams, cluster, account))
     if limited := _limited(teams):
-        yield {
-            "apiVersion": _API, "kind": "ValidatingAdmissionPolicy", "metadata": {"name": PRIORITIES_NAME},
-            "spec": _kept_priority(limited),
-        }  # fmt: skip
-        yield {
-            "apiVersion": _API, "kind": "ValidatingAdmissionPolicyBinding",
-            "metadata": {"name": PRIORITIES_NAME},
-            "spec": {"policyName": PRIORITIES_NAME, "validationActions": ["Deny"]},
-        }  # fmt: skip
+        yield from _in_force(PRIORITIES_NAME, _kept_priority(limited))
+
+
+def _in_force(name: str, spec: Object) -> Iterator[Object]:
+    """Yield a policy and its binding."""
+    kind, about = "ValidatingAdmissionPolicy", {"name": name}
+    yield {"apiVersion": _API, "kind": kind, "metadata": about, "spec": spec}
+    yield {
+        "apiVersion": _API, "kind": f"{kind}Binding", "metadata": about,
+        "spec": {"policyName": name, "validationActions": ["Deny"]},
+    }  # fmt: skip
 
 
 def _limited(teams: Sequence[Team]) -> dict[str, list[str]]:
