@@ -172,6 +172,13 @@ class _Hosts:
         """Return the names of some."""
         return tuple(node.name for node in self.all if applies(node))
 
+    def begun(self, running: Collection[str]) -> tuple[str, ...]:
+        """Return those that slurmctld, having lost its newest state, takes for powered down under a job.
+
+        `running`: hosts of jobs that have begun.
+        """
+        return self.of(lambda node: node.due and node.name in running)
+
     @property
     def callable(self) -> tuple[str, ...]:
         """Hosts that are powered down, and that jobs may get."""
@@ -181,6 +188,11 @@ class _Hosts:
 def _force(hosts: tuple[str, ...], reason: str) -> Iterator[Action]:
     if hosts:
         yield Update(hosts, State.FORCE, reason)
+
+
+def _drain(hosts: _Hosts, reason: str) -> Iterator[Action]:
+    if free := hosts.of(lambda node: node.out and not node.held):
+        yield Update(free, State.DRAIN, reason)
 
 
 def _wanted(slice_: Slice, hosts: _Hosts, record: Item, world: World) -> Iterator[Action]:
@@ -218,16 +230,13 @@ def _leave(hosts: _Hosts, why: str) -> Iterator[Action]:
 def _without_record(slice_: Slice, hosts: _Hosts, world: World) -> Iterator[Action]:
     """Yield the actions for a slice that has no record, or whose record has ended."""
     name, refused = slice_.name, world.refused.get(slice_.name)
-    # Nothing stands behind them: a person has ended the slice, or records are lost. A slurmctld that has lost
-    # its newest state may take them for powered down although their job has begun.
-    begun = hosts.of(lambda node: node.due and node.name in world.running)
-    if hosts.up or begun:
+    begun = hosts.begun(world.running)
+    if hosts.up or begun:  # nothing stands behind them: a person has ended the slice, or records are lost
         ended = f"its slice has ended: {world.ended[name]}" if name in world.ended else "it has no slice"
         yield from _force(hosts.up + hosts.asking + begun, HELD + ended)
     elif refused:
         yield from _force(hosts.asking, HELD + refused)
-        if free := hosts.of(lambda node: node.out and not node.held):  # so that jobs take others
-            yield Update(free, State.DRAIN, HELD + refused)
+        yield from _drain(hosts, HELD + refused)  # so that jobs take others
     elif hosts.asking:
         yield Want(name, slice_.item)
     else:
@@ -258,7 +267,5 @@ def _removed(name: str, hosts: _Hosts, world: World, *, stays: bool) -> Iterator
         if len(hosts.out) == len(hosts.all):
             yield End(name, why)
     elif stays and name not in world.owned and name not in world.unread:
-        begun = hosts.of(lambda node: node.due and node.name in world.running)
-        yield from _force(hosts.up + hosts.asking + begun, HELD + why)
-        if free := hosts.of(lambda node: node.out and not node.held):
-            yield Update(free, State.DRAIN, HELD + why)
+        yield from _force(hosts.up + hosts.asking + hosts.begun(world.running), HELD + why)
+        yield from _drain(hosts, HELD + why)

@@ -239,7 +239,7 @@ def test_a_job_that_can_not_be_queued_again_is_told_to_save_here(
             (tmp_path / str(pid)).mkdir()
             (tmp_path / str(pid) / "stat").write_text(f"{pid} ({name}) S {parent} 1 1")
         assert jobs.of_steps(tmp_path) == [trainer.pid]
-        monkeypatch.setattr(jobs, "_output", lambda *_, **__: (_ for _ in ()).throw(OSError("no squeue")))
+        monkeypatch.setattr(jobs, "output", lambda *_, **__: (_ for _ in ()).throw(OSError("no squeue")))
         jobs.end_jobs("tpu-0-w0", 0.1, tmp_path)
         assert trainer.wait(HANG_S) == 7
 
@@ -255,10 +255,10 @@ def test_jobs_that_slurmctld_takes_for_running_since_before_the_boot_are_queued_
         commands.append(words)
         return "".join(f"{job} {start}\n" for job, start in starts.items())
 
-    monkeypatch.setattr(jobs, "_output", answer)
+    monkeypatch.setattr(jobs, "output", answer)
     assert jobs.requeue_earlier("tpu-0-w0") == ["17"], "clocks may differ by a second"
     assert commands[1:] == [("scontrol", "requeue", "17")]
-    monkeypatch.setattr(jobs, "_output", lambda *_, **__: "17 N/A\n")
+    monkeypatch.setattr(jobs, "output", lambda *_, **__: "17 N/A\n")
     assert jobs.requeue_earlier("tpu-0-w0") == []
 
 
@@ -276,7 +276,7 @@ def test_jobs_are_queued_again_and_get_no_second_signal(
             (tmp_path / str(os.getpid()) / "stat").unlink()
         return "17 1795765662\n18+1 1795765662\n"
 
-    monkeypatch.setattr(jobs, "_output", answer)
+    monkeypatch.setattr(jobs, "output", answer)
     before = signal.getsignal(signal.SIGTERM)
     jobs.end_jobs("tpu-0-w0", HANG_S, tmp_path)
     assert commands[1:] == [("scontrol", "requeue", job) for job in ("17", "18")], "18+1 isn't taken"

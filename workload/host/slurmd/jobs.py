@@ -81,7 +81,7 @@ def _requeue(name: str) -> list[str]:
 def _running(name: str) -> list[tuple[str, float]]:
     """Return a node's jobs, and the times of their starts."""
     line = ("squeue", "--noheader", "--states=running", "--format=%i %S", f"--nodelist={name}")
-    jobs = [row.split() for row in _output(*line, SLURM_TIME_FORMAT="%s").splitlines()]
+    jobs = [row.split() for row in output(*line, SLURM_TIME_FORMAT="%s").splitlines()]
     return [(job, float(start)) for job, start in jobs]
 
 
@@ -89,11 +89,12 @@ def _queued_again(jobs: Iterable[str]) -> list[str]:
     # Slurm takes the whole of a heterogeneous job alone: 12 for the component 12+1.
     wholes = [*dict.fromkeys(job.partition("+")[0] for job in jobs)]
     for job in wholes:
-        _output("scontrol", "requeue", job)
+        output("scontrol", "requeue", job)
     return wholes
 
 
-def _output(*words: str, **environment: str) -> str:
+def output(*words: str, **environment: str) -> str:
+    """Return the output of a program of Slurm. Raises OSError, or SubprocessError if it fails or is late."""
     variables = {**os.environ, **environment}
     done = subprocess.run(words, capture_output=True, text=True, timeout=_ANSWER_S, check=True, env=variables)
     return done.stdout

@@ -9,15 +9,15 @@ from __future__ import annotations
 import re
 import subprocess
 
-_ANSWER_S = 5.0
+from workload.host.slurmd.jobs import output
+
 _LOST = re.compile(r" State=\S*\+(?:POWERING_UP|NOT_RESPONDING)\b")
 
 
 def is_lost(name: str) -> bool:
     """Return whether slurmctld answers, and waits for this host, whose slurmd runs."""
-    line = ["scontrol", "show", "node", "--oneliner", name]
     try:
-        shown = subprocess.run(line, capture_output=True, text=True, timeout=_ANSWER_S, check=True)
+        shown = output("scontrol", "show", "node", "--oneliner", name)
     except (OSError, subprocess.SubprocessError):
         return False  # the next look
-    return _LOST.search(shown.stdout) is not None
+    return _LOST.search(shown) is not None
