@@ -7,7 +7,8 @@ from typing import Any
 
 from workload import as_typed
 
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/+")
+SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/+")
+"""Beginning of a URL."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -34,7 +35,7 @@ def local(text: str) -> Path:
     Raises:
         argparse.ArgumentTypeError: it is a URL.
     """
-    if _URL.match(text):
+    if SCHEME.match(text):
         fix = "a folder here; gcloud storage cp -r copies one from a bucket, tpu data put into it"
         raise argparse.ArgumentTypeError(f"{text}: must be a path of this machine\n    fix: {fix}")
     return Path(text)

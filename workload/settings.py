@@ -121,3 +121,11 @@ def build(kind: type, table: Mapping[str, Any], prefix: str, problems: list[Prob
     built: Any = parser.section(prefix, kind, table)
     problems += parser.problems
     return built
+
+
+def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return a tree's values by their key paths."""
+    values: dict[str, Any] = {}
+    for key, value in tree.items():
+        values |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return values

@@ -8,6 +8,7 @@ else the module holds is constant: its arrays are computed where they are used.
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import jax
@@ -143,12 +144,16 @@ class UserModule:
 
         model = self._bare()
         model.eval()
-        zeros = jnp.zeros((1, self._inputs.length + 1), jnp.int32)
-        examples = _examples({"tokens_BxL1": zeros, "segments_BxL1": zeros})
+        examples = self._blank()
         method, inputs = (
             ("loss", (examples,)) if hasattr(model, "loss") else ("__call__", _arguments(examples))
         )
         return lora.with_adapters(model, self._lora, adapted, method, inputs, self._inputs.seed)
+
+    def _blank(self) -> dict[str, Array]:
+        """Return an example of zeros."""
+        zeros = jnp.zeros((1, self._inputs.length + 1), jnp.int32)
+        return _examples({"tokens_BxL1": zeros, "segments_BxL1": zeros})
 
     def _construct(self) -> Any:
         return self._bare() if self._adapted is None else self._changed(self._adapted)
@@ -165,9 +170,7 @@ class UserModule:
                 )
             rngs = nnx.Rngs(default=inputs.seed, params=inputs.seed, dropout=inputs.seed)
             model = nnx.bridge.ToNNX(self._made.make(**given), rngs=rngs)
-            tokens = jnp.zeros((1, inputs.length + 1), jnp.int32)
-            examples = _examples({"tokens_BxL1": tokens, "segments_BxL1": tokens})
-            nnx.bridge.lazy_init(model, *_arguments(examples), **self._modes(trains=False))
+            nnx.bridge.lazy_init(model, *_arguments(self._blank()), **self._modes(trains=False))
             nnx.pop(model, nnx.Intermediate)
             return model
 
@@ -176,9 +179,8 @@ class UserModule:
         model = self._construct()
         by_name = {_names(path): path for path in self._paths}
         state = nnx.state(model, nnx.Param)
-        for path, leaf in jax.tree_util.tree_leaves_with_path(frozen) + (
-            jax.tree_util.tree_leaves_with_path(params)
-        ):
+        leaves = map(jax.tree_util.tree_leaves_with_path, (frozen, params))
+        for path, leaf in chain.from_iterable(leaves):
             _at(state, by_name[tuple(part.key for part in path)]).set_value(leaf)
         streams = nnx.state(model, nnx.RngState)
         for number, (_, variable) in enumerate(nnx.to_flat_state(streams)):

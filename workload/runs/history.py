@@ -3,12 +3,12 @@
 import logging
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from settings_schema import foreign
 from settings_schema.foreign import ForeignError
@@ -18,8 +18,11 @@ from workload.runs.errors import MissingObjectError
 from workload.runs.goodput import GoodputSummary
 from workload.runs.metrics import Metrics, Row, kept
 from workload.runs.store import READ_AT_ONCE, Reader
+from workload.settings import flat
 
 _log = logging.getLogger(__name__)
+T = TypeVar("T")
+_Field = Callable[[Mapping[str, Any], str], T]
 
 _END = re.compile(r"events/[^/]*Z-(?:preempted|interrupted|failed|done)\.json")
 _DONE = "done"
@@ -142,7 +145,7 @@ class RunReader:
             tuple(kept(self._rows)),
             tuple(_marks(self._rows, self._ends.values())),
             time,
-            dict(_flat({**exact, **_group(record, "rounding")})),
+            flat({**exact, **_group(record, "rounding")}),
             tokens or None,
             self._store.url,
             bool(self._store.list("profile/")),
@@ -207,39 +210,22 @@ def _read(store: Reader, name: str) -> dict[str, Any]:
         return {}
 
 
-def _group(data: Mapping[str, Any], key: str) -> dict[str, Any]:
-    with suppress(ForeignError):
-        return foreign.group(data, key)
-    return {}
+def _lenient(read: _Field[T], otherwise: T) -> _Field[T]:
+    """Return a reader of fields that has a value for those that aren't of their schema."""
+
+    def known(data: Mapping[str, Any], key: str) -> T:
+        with suppress(ForeignError):
+            return read(data, key)
+        return otherwise
+
+    return known
 
 
-def _count(data: Mapping[str, Any], key: str) -> int:
-    with suppress(ForeignError):
-        return foreign.count(data, key)
-    return 0
-
-
-def _number(data: Mapping[str, Any], key: str) -> float | None:
-    with suppress(ForeignError):
-        return foreign.number(data, key)
-    return None
-
-
-def _text(data: Mapping[str, Any], key: str) -> str:
-    with suppress(ForeignError):
-        return foreign.text(data, key)
-    return ""
+_group, _count = _lenient(foreign.group, dict[str, Any]()), _lenient(foreign.count, 0)
+_number, _text = _lenient(foreign.number, None), _lenient(foreign.text, "")
 
 
 def _unix_s(text: str) -> float:
     with suppress(ValueError, OverflowError):
         return datetime.fromisoformat(text).timestamp()
     return 0.0
-
-
-def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in tree.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value

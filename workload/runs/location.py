@@ -5,9 +5,9 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from workload.arguments import SCHEME
 from workload.errors import Problem
 
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/+")
 RUN = re.compile(r"[a-z0-9][a-z0-9._-]*")
 CHECKPOINT = re.compile(r"run:(?P<run>.+)@(?P<step>[0-9]+)")
 IS_CHECKPOINT = "must name a run and one of its steps, since the newest changes"
@@ -38,7 +38,7 @@ def of_run(folder: str, run: str, root: str | None) -> tuple[str, list[Problem]]
 
 def of_scheme(key: str, url: str) -> list[Problem]:
     """Return problems of the scheme, if `url` has one."""
-    if url.startswith("gs://") or not (scheme := _SCHEME.match(url)):
+    if url.startswith("gs://") or not (scheme := SCHEME.match(url)):
         return []
     rule = f"{scheme[0]} isn't supported: a run is stored at gs://BUCKET/… or in a folder"
     return [Problem(key, url, rule, "gs://BUCKET/…, or ./… for a folder of that name")]

@@ -22,6 +22,7 @@ from workload.modules import source
 from workload.modules.config import ModuleConfig
 from workload.runs.errors import MissingObjectError
 from workload.runs.store import Store
+from workload.settings import flat
 from workload.train.cluster import Cluster
 from workload.train.config import Config
 from workload.train.sharding import rings
@@ -188,13 +189,6 @@ def refuse_other(store: Store, stored: dict[str, Any], given: dict[str, Any]) ->
 
 def changes(was: dict[str, Any], now: dict[str, Any]) -> list[tuple[str, Any, Any]]:
     """Return the key paths at which two trees differ, with both values."""
-    before, after = _flat(was), _flat(now)
+    before, after = flat(was), flat(now)
     keys = sorted(before.keys() | after.keys())
     return [(key, before.get(key), after.get(key)) for key in keys if before.get(key) != after.get(key)]
-
-
-def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
-    return flat

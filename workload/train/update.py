@@ -104,7 +104,7 @@ class TrainStep(ABC):
         """Lower the update for the mesh: (frozen, state, batch) -> (state, metrics)."""
         update = jax.jit(
             self._update,
-            in_shardings=(*self._places(), self.shardings, dict.fromkeys(self.batch, self.by_example)),
+            in_shardings=self._inputs(self.shardings),
             out_shardings=(self.shardings, NamedSharding(self.mesh, PartitionSpec())),
             donate_argnums=1,
         )
@@ -118,16 +118,16 @@ class TrainStep(ABC):
         """Compile (params, batch) -> (sum of losses, number of targets)."""
         program = jax.jit(
             self._sums,
-            in_shardings=(
-                *self._places(), self.shardings["params"], dict.fromkeys(self.batch, self.by_example)
-            ),
+            in_shardings=self._inputs(self.shardings["params"]),
             out_shardings=NamedSharding(self.mesh, PartitionSpec()),
-        )  # fmt: skip
+        )
         lowered: Any = program.lower(self.frozen, self.state["params"], self.batch)
         return partial(lowered.compile(compiler_options=self._options()), self._values)
 
-    def _places(self) -> tuple[Any]:
-        return (jax.tree.map(lambda leaf: leaf.sharding, self.frozen),)
+    def _inputs(self, trained: Any) -> tuple[Any, Any, Any]:
+        """Return the shardings of a program's inputs: frozen parameters, trained arrays, batch."""
+        frozen = jax.tree.map(lambda leaf: leaf.sharding, self.frozen)
+        return frozen, trained, dict.fromkeys(self.batch, self.by_example)
 
     def _options(self) -> dict[str, Any] | None:
         return flags.options(self.config.compute, self.platform, self.slices)
