@@ -380,12 +380,9 @@ class AdHoc:
             item = foreign.parse(text)
             self._require_known(item, name, where)
             phase = Phase(foreign.text(item, PHASE) or Phase.WANTED)
-            (
-                foreign.group(item, OWNER),
-                foreign.text(item, ID, "[0-9a-z]{1,63}"),
-                foreign.number(item, WRITTEN),
-            )
-            foreign.number(item, SINCE)
+            foreign.group(item, OWNER)
+            foreign.text(item, ID, "[0-9a-z]{1,63}")
+            foreign.number(item, WRITTEN), foreign.number(item, SINCE)
             recorded(item)
         except SharedIdError as error:
             raise RecordError(_twice(where, str(error))) from None

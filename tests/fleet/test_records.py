@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -98,23 +99,40 @@ def _looked(looks: Any) -> None:
         raise KeyboardInterrupt
 
 
-def test_a_monitor_that_runs_keeps_the_rest_when_a_record_breaks(
-    world: Cloud, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    Run().begin().steps(3)
-    before, looks = len(world.requests), 0
+def _monitored(monkeypatch: pytest.MonkeyPatch, actions: Mapping[int, Callable[[], object]]) -> None:
+    """Let a monitor look six times; after some looks something happens."""
+    looks = 0
 
     def rest(*_: object) -> None:
         nonlocal looks
         looks += 1
-        if looks == 1:
-            stored(world, version=3)
-            world.states[NODE] = world.states["train"] = "PREEMPTED"
+        actions.get(looks, lambda: None)()
         if looks == 6:
             raise KeyboardInterrupt
 
     monkeypatch.setattr("fleet.monitor.rest", rest)
     assert fleet(["monitor", "dev"]) == 130
+    assert looks == 6
+
+
+def _break_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise FleetError("no YAML")
+
+    monkeypatch.setattr("fleet.environment.from_file", broken)
+
+
+def test_a_monitor_that_runs_keeps_the_rest_when_a_record_breaks(
+    world: Cloud, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Run().begin().steps(3)
+    before = len(world.requests)
+
+    def breaks() -> None:
+        stored(world, version=3)
+        world.states[NODE] = world.states["train"] = "PREEMPTED"
+
+    _monitored(monkeypatch, {1: breaks})
     assert capsys.readouterr().err.count("its version is 3, known is 2") == 1
     assert world.requests[before : before + 1] == [("delete", "train")]
     assert NODE not in [name for _, name in world.requests[before:]]
@@ -125,26 +143,17 @@ def test_a_fleet_that_ends_is_requested_no_more_though_the_settings_break_at_tha
     phase: str, world: Cloud, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Run().begin().steps(3)
-    before, looks = len(world.requests), 0
+    before = len(world.requests)
 
-    def broken(*_: object, **__: object) -> None:
-        raise FleetError("no YAML")
+    def ends() -> None:
+        _break_settings(monkeypatch)
+        if phase == "gone":
+            del world.objects[OBJECT]
+        else:
+            stored(world, phase=phase, why="deleted by a command")
+        world.states[NODE] = "READY" if phase == "ending" else ""
 
-    def rest(*_: object) -> None:
-        nonlocal looks
-        looks += 1
-        if looks == 1:
-            monkeypatch.setattr("fleet.environment.from_file", broken)
-            if phase == "gone":
-                del world.objects[OBJECT]
-            else:
-                stored(world, phase=phase, why="deleted by a command")
-            world.states[NODE] = "READY" if phase == "ending" else ""
-        if looks == 6:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr("fleet.monitor.rest", rest)
-    assert fleet(["monitor", "dev"]) == 130
+    _monitored(monkeypatch, {1: ends})
     assert capsys.readouterr().err.count("the new settings are ignored: no YAML") == 1
     assert world.requests[before:] == ([("delete", NODE)] if phase == "ending" else [])
     if phase == "ending":
@@ -156,27 +165,18 @@ def test_the_next_record_of_a_name_is_left_alone_while_the_settings_are_broken(
 ) -> None:
     """A monitor knows the earlier one, whose deletion had begun."""
     Run().begin().steps(3)
-    before, looks = len(world.requests), 0
+    before = len(world.requests)
 
-    def broken(*_: object, **__: object) -> None:
-        raise FleetError("no YAML")
+    def ends() -> None:
+        _break_settings(monkeypatch)
+        world.silent = {world.zones[NODE]}  # it can't be over yet
+        stored(world, phase="ending", why="deleted by a command")
 
-    def rest(*_: object) -> None:
-        nonlocal looks
-        looks += 1
-        if looks == 1:
-            monkeypatch.setattr("fleet.environment.from_file", broken)
-            world.silent = {world.zones[NODE]}  # it can't end yet
-            stored(world, phase="ending", why="deleted by a command")
-        if looks == 3:
-            world.silent = set()
-            stored(world, phase="wanted", id="b" * 12, run="python other.py")
-        if looks == 6:
-            raise KeyboardInterrupt
+    def begins_anew() -> None:
+        world.silent = set()
+        stored(world, phase="wanted", id="b" * 12, run="python other.py")
 
-    monkeypatch.setattr("fleet.monitor.rest", rest)
-    assert fleet(["monitor", "dev"]) == 130
-    assert looks == 6
+    _monitored(monkeypatch, {1: ends, 3: begins_anew})
     record = json.loads(world.objects[OBJECT][0])
     assert (record["phase"], record["id"]) == ("wanted", "b" * 12)
     assert world.requests[before:] == []
