@@ -1,12 +1,77 @@
 """A run as its folder shows it, and its curves with few points."""
 
 import json
+from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
-from workload.runs import metrics
+from hypothesis import strategies as st
+
+from tests.hostile import EXAMPLES, contents, fuzz
+from workload.errors import RunError
+from workload.runs import history, metrics
+from workload.runs.errors import MissingObjectError
 from workload.runs.history import RunReader
+from workload.runs.page import Shown
 from workload.runs.plots import thinned
 from workload.runs.store import FolderStore
+
+_TIME = "2026-01-01T00:00:01Z"
+GOOD: dict[str, dict[str, Any]] = {
+    "config.json": {
+        "exact": {"train": {"steps": 9, "batch_size": 4}, "data": {"sequence_length": 8}},
+        "rounding": {"mesh": {"data": 1, "fsdp": 4}, "chip": "TPU v6 lite", "slices": 1},
+    },
+    "status.json": {
+        "state": "running", "step": 3, "steps": 9, "loss": 2.5, "tokens_per_s_per_chip": 10.0, "node": "n",
+        "updated": _TIME, "left_s": 60.0,
+    },
+    "lease.json": {"written": 5.0, "owner": "n"},
+    "events/20260101T000002Z-preempted.json": {
+        "kind": "preempted", "time": _TIME, "step": 2, "lost_steps": 1,
+    },
+    "progress/20260101T000001Z-3.jsonl": {"step": 1, "time": _TIME, "loss": 2.5},
+    "goodput/1.json": {"begin": 0.0, "end": 50.0, "accounts": {"step": 40.0}, "steps": 3},
+}  # fmt: skip
+
+
+class _Objects:
+    """Objects in memory."""
+
+    url = "gs://b/runs/tiny"
+
+    def __init__(self, objects: dict[str, bytes]):
+        self._objects = objects
+
+    def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
+        if name not in self._objects:
+            raise MissingObjectError(name)
+        return self._objects[name][start:end]
+
+    def list(self, prefix: str) -> list[str]:
+        return sorted(self.sizes(prefix))
+
+    def sizes(self, prefix: str) -> dict[str, int]:
+        return {name: len(raw) for name, raw in self._objects.items() if name.startswith(prefix)}
+
+
+@EXAMPLES
+def test_no_object_of_a_run_ends_what_lists_and_shows_it(examples: int) -> None:
+    good = {name: json.dumps(data).encode() for name, data in GOOD.items()}
+
+    def check(changed: dict[str, bytes]) -> None:
+        objects = _Objects(good | changed)
+        brief = history.brief(objects, "tiny", 10.0)
+        with suppress(RunError):  # neither settings nor a status: no run is there
+            read = RunReader(objects, "tiny").read(10.0)
+            assert read.brief == brief
+            assert brief
+            json.dumps(asdict(brief))
+            assert all(isinstance(fact, str) for fact in Shown(read).facts.values())
+
+    raw = st.one_of([contents(data) for data in GOOD.values()])
+    fuzz(examples, st.dictionaries(st.sampled_from(sorted(GOOD)), raw, min_size=1, max_size=3), check)
 
 
 def test_a_spike_of_one_step_stays_in_a_curve_of_few_points() -> None:
