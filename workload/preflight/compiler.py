@@ -171,31 +171,46 @@ def _from_json(content: dict[str, Any]) -> Compiled:
     return Compiled(**content)
 
 
-def _compile(config: Config, slices: Slices) -> Compiled:
-    versions = compiler_versions()
-    # Before JAX initializes a backend: the host's platform is the CPU, there is no metadata server, and
-    # other processes may compile at the same time.
+def without_tpu() -> None:
+    """Let JAX compile for absent chips; call it before JAX is imported.
+
+    The host's platform is the CPU, there is no metadata server, and other processes may compile at the
+    same time.
+    """
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     os.environ["TPU_SKIP_MDS_QUERY"] = "1"
     os.environ["ALLOW_MULTIPLE_LIBTPU_LOAD"] = "1"
+
+
+def chips(slices: Slices) -> list[list[Any]]:
+    """Return the chips of slices, which needn't exist, to compile for."""
+    from jax.experimental import topologies
+
+    from workload.train.sharding import by_slice
+
+    several = {"num_slices": slices.count} if slices.count > 1 else {}
+    topology = topologies.get_topology_desc(
+        topology_name=f"v6e:{slices.topology}",
+        platform="tpu",
+        chips_per_host_bounds=slices.host_bounds,
+        **several,
+    )
+    return by_slice(topology.devices, slices.count)
+
+
+def _compile(config: Config, slices: Slices) -> Compiled:
+    versions = compiler_versions()
+    without_tpu()
     with tempfile.TemporaryDirectory(prefix="preflight-") as scratch, quiet(Path(scratch) / "log") as log:
         import jax
-        from jax.experimental import topologies
 
         from workload.train import flags
-        from workload.train.sharding import by_slice, make_mesh
+        from workload.train.sharding import make_mesh
         from workload.train.steps import make_step
 
         begun = time.monotonic()
         try:
-            several = {"num_slices": slices.count} if slices.count > 1 else {}
-            topology = topologies.get_topology_desc(
-                topology_name=f"v6e:{slices.topology}",
-                platform="tpu",
-                chips_per_host_bounds=slices.host_bounds,
-                **several,
-            )
-            grouped = by_slice(topology.devices, slices.count)
+            grouped = chips(slices)
             step = make_step(config, make_mesh(config.mesh, grouped), "tpu", len(grouped))
             lowered = step.lower()
             dump = Path(scratch) / "dump"
