@@ -19,7 +19,7 @@ from workload.train.step import gather
 
 pytestmark = pytest.mark.slow
 
-WIDTH = 128
+WIDTH = 512
 
 
 def sums(name: str, rows: int) -> list[Collective]:
@@ -46,7 +46,7 @@ def sums(name: str, rows: int) -> list[Collective]:
 
 
 @pytest.mark.parametrize(("name", "parts"), [("v6e-8", (2, 4)), ("v6e-16", (4, 4))])
-@pytest.mark.parametrize("rows", [128256, 151936, 128000], ids=["Llama 3", "Qwen 3", "round"])
+@pytest.mark.parametrize("rows", [128256, 151936], ids=["Llama 3", "Qwen 3"])
 def test_rows_of_any_vocabulary_are_scattered_along_both_axes(
     name: str, parts: tuple[int, int], rows: int
 ) -> None:
