@@ -22,7 +22,8 @@ from workload.preflight.slices import CHIP
 
 _ALLOCATION = re.compile(r"^allocation \d+: size (\d+)(?:, color (\d+))?(?:, page \d+)?, (.*)$", re.MULTILINE)
 _HOST = "5"  # the color of the host's memory, as S(5) of a shape
-_LAST = "*.debug_options"  # written when the texts are whole
+_LAST = "*after_optimizations-memory-usage-report.txt"  # of the texts
+_QUIET_S = 5  # since it was last written: then it is whole
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ def dumped(line: Sequence[str], where: Path, slices: int, more: Mapping[str, str
             line, env={**os.environ, **quiet, **more}, stdout=output, stderr=subprocess.STDOUT
         )
         try:
-            while not (whole := list(where.rglob(_LAST))) and process.poll() is None:
+            while not (whole := _whole(where)) and process.poll() is None:
                 time.sleep(1)
             took_s = time.monotonic() - begun
             if not whole:
@@ -88,6 +89,11 @@ def dumped(line: Sequence[str], where: Path, slices: int, more: Mapping[str, str
         finally:
             process.kill()
             process.wait()
+
+
+def _whole(where: Path) -> list[Path]:
+    """Return the last text of a dump, once it is written."""
+    return [path for path in where.rglob(_LAST) if time.time() - path.stat().st_mtime > _QUIET_S]
 
 
 def read(dump: Path, slices: int = 1, took_s: float = 0.0) -> Dump:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import dumps
 from benchmarks.dumps import ByProducts, Dump, dumped, read
 from workload.preflight.slices import CHIP
 
@@ -57,14 +58,17 @@ def test_products_at_the_chips_peak_cover_links(tmp_path: Path) -> None:
     assert program.matmul_flops() == 2 * 1024**3
 
 
-def test_a_compilation_is_ended_once_it_has_dumped(tmp_path: Path) -> None:
+def test_a_compilation_is_ended_once_it_has_dumped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dumps, "_QUIET_S", 0.0)
     made, where = write(tmp_path / "made"), tmp_path / "where"
     where.mkdir()
     code = f"""
-import os, shutil, signal, sys
+import os, pathlib, shutil, signal
 print("process", os.getpid(), flush=True)
-shutil.copytree({str(made)!r}, {str(where / "dump")!r})
-open({str(where / "dump" / "module_0000.step.debug_options")!r}, "w")
+dump = pathlib.Path({str(where / "dump")!r})
+dump.mkdir()
+(dump / "module_0000.step.debug_options").touch()
+shutil.copytree({str(made)!r}, dump, dirs_exist_ok=True, copy_function=shutil.copyfile)
 signal.pause()
 """
     dump = dumped([sys.executable, "-c", code], where, 1, {})
