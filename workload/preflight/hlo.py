@@ -64,7 +64,8 @@ class HloProgram:
                 current = self.computations[match[1]] = Computation(match[1])
                 self.entry = match[1] if line.startswith("ENTRY") else self.entry
             elif current and (match := _INSTRUCTION.match(line)):
-                current.instructions.append(Instruction(*match.groups()))
+                name, shape, opcode, rest = match.groups()
+                current.instructions.append(Instruction(name, shape, opcode, rest))
         for computation in self.computations.values():
             shapes = {instruction.name: instruction.shape for instruction in computation.instructions}
             for instruction in computation.instructions:

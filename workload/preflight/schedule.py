@@ -190,7 +190,9 @@ class Schedule:
     def _computation_of(self, instruction: Instruction) -> Computation | None:
         """Return the computation of a fusion or of an asynchronous call."""
         roles = called(instruction.rest)
-        target = roles.get("calls") or (roles.get("to_apply") if instruction.opcode == "call-start" else None)
+        target = roles.get("calls") or (
+            roles.get("to_apply") if instruction.opcode in ("call", "call-start") else None
+        )
         return self._program.computations.get(target or "")
 
     def _exchanges(self, instruction: Instruction, computation: Computation | None) -> Iterator[Instruction]:
