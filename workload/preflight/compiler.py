@@ -219,7 +219,7 @@ def _compile(config: Config, slices: Slices) -> Compiled:
                 "xla_dump_to": str(dump),
                 "xla_dump_hlo_as_text": True,
             }
-            with _without_cache():
+            with without_cache():
                 compiled = lowered.compile(compiler_options=chosen)
         except jax.errors.JaxRuntimeError as error:
             refused = _out_of_memory(str(error))
@@ -256,7 +256,7 @@ def _counted(step: "TrainStep") -> dict[str, Any]:
 
 
 @contextmanager
-def _without_cache() -> Iterator[None]:
+def without_cache() -> Iterator[None]:
     """Disable JAX's compilation cache: it can't load executables for absent chips.
 
     JAX evaluates the setting once, so the cache is reset after each change.

@@ -1,13 +1,15 @@
 """Sums of a parameter's gradient, as XLA's TPU compiler makes them; no TPU is needed."""
+# mypy: allow-untyped-calls
 
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from workload.preflight.compiler import _without_cache, chips, without_tpu
+from workload.preflight.compiler import without_cache, chips, without_tpu
 from workload.preflight.hlo import HloProgram
 from workload.preflight.schedule import Collective, Schedule
 from workload.preflight.slices import slices
@@ -28,7 +30,7 @@ def sums(name: str, rows: int) -> list[Collective]:
     mesh = make_mesh(MeshConfig(), chips(slices(name)))
     where = PartitionSpec(FSDP)
 
-    def gradient(kept: jax.Array, whole: jax.Array) -> jax.Array:
+    def gradient(kept: jax.Array, whole: jax.Array) -> Any:
         read = partial(gather, 0, jnp.bfloat16, jnp.bfloat16, rings(mesh))
         return jax.vjp(read, kept)[1](whole * 2)[0]
 
@@ -40,9 +42,10 @@ def sums(name: str, rows: int) -> list[Collective]:
         jax.ShapeDtypeStruct((rows, WIDTH), jnp.float32, sharding=NamedSharding(mesh, where)),
         jax.ShapeDtypeStruct((rows, WIDTH), jnp.bfloat16, sharding=NamedSharding(mesh, PartitionSpec())),
     )
-    with _without_cache():
-        compiled = program.compile(compiler_options=flags.options(ComputeConfig(), "tpu"))
-    return Schedule(HloProgram(compiled.as_text()), mesh.size).collectives
+    options: Any = flags.options(ComputeConfig(), "tpu")
+    with without_cache():
+        compiled = program.compile(compiler_options=options)
+    return Schedule(HloProgram(str(compiled.as_text())), mesh.size).collectives
 
 
 @pytest.mark.parametrize(("name", "parts"), [("v6e-8", (2, 4)), ("v6e-16", (4, 4))])
