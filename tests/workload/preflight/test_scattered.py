@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from workload.preflight.compiler import without_cache, chips, without_tpu
+from workload.preflight.compiler import chips, without_cache, without_tpu
 from workload.preflight.hlo import HloProgram
 from workload.preflight.schedule import Collective, Schedule
 from workload.preflight.slices import slices
