@@ -35,10 +35,10 @@ def on_login(line: str, prints: str = "", timeout_s: int = 300) -> Step:
     return step.command(f"{SSH} {LOGIN} '{line}'", prints=prints, timeout_s=timeout_s)
 
 
-def training(run: str) -> str:
+def training(run: str, steps: int) -> str:
     """Return the line that submits a longer training to the partition of its name."""
     options = f"-p {run} --job-name={run} examples/slurm/tiny.sbatch"
-    return f"RUN={run} sbatch {options} --set train.steps=200 --set checkpoint.every_steps=20"
+    return f"RUN={run} sbatch {options} --set train.steps={steps} --set checkpoint.every_steps=20"
 
 
 def ended(run: str, state: str, restarts: str, status: int) -> Step:
@@ -71,16 +71,14 @@ SCENARIO = Scenario(
         step.command(f"tar --create examples/slurm | {SSH} {LOGIN} tar --extract"),
         # A bug fails at once, and the next job has its host.
         on_login(
-            f"sbatch -p reboots --job-name=bug examples/slurm/tiny.sbatch --set model.layers=none; {training('reboots')}",
+            f"sbatch -p reboots --job-name=bug examples/slurm/tiny.sbatch --set model.layers=none; {training('reboots', 300)}",
             prints="(?s)batch job.*batch job",
         ),
         step.stop("together", prints="(?s)7: tpu-.*", wait=True, timeout_s=400),
         # One of the two is never the other's: that one's next start needs a third.
         submit("undisturbed", f"--nodelist='{FIRST}'"),
         submit("preempted", f"--exclude='{FIRST}'"),
-        on_login(training("notice"), prints="batch job"),
-        # A host reboots under its job.
-        step.kill("fleet=reboots-0", "reboot", run="reboots", between=(20, 60), jitter_s=0).by("ml-engineer"),
+        on_login(training("notice", 200), prints="batch job"),
         # A slice is taken from under a job, whose next start is in another zone: there are no chips in its own.
         step.reach("preempted", 12),
         step.fault(
@@ -93,6 +91,8 @@ SCENARIO = Scenario(
         # The controller loses its power meanwhile: its queue is on a disk of its own.
         step.pull(CONTROLLER),
         on_login("until scontrol ping | grep UP; do sleep 1; done"),
+        # A host reboots under its job.
+        step.kill("fleet=reboots-0", "reboot", run="reboots", between=(20, 60), jitter_s=0).by("ml-engineer"),
         step.kill("fleet=notice-0", "notice", run="notice", between=(20, 60), jitter_s=0).by("ml-engineer"),
         step.done("undisturbed"),
         step.done("reboots"),
