@@ -58,9 +58,10 @@ def _login(scene: Scene, line: str) -> str:
 
 def _lost(scene: Scene, job: str, host: str) -> tuple[float, float, float]:
     """Return when slurmctld knew that a host is lost, had queued its job again, and had it wait for hosts."""
+    state = f"sinfo --noheader --nodes={host} --format=%T"
     line = f"""
         until squeue --noheader --jobs={job} --format=%T | grep -q PENDING; do
-          [ -n "$seen" ] || ! sinfo --noheader --nodes={host} --format=%T | grep -q down || seen=$(date +%s.%N)
+          [ -n "$seen" ] || ! {state} | grep -q down || seen=$(date +%s.%N)
           [ -n "$again" ] || ! scontrol show job {job} | grep -q Restarts=1 || again=$(date +%s.%N)
         done
         now=$(date +%s.%N); echo "${{seen:-$now}} ${{again:-$now}} $now"
