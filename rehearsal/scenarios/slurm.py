@@ -71,14 +71,15 @@ SCENARIO = Scenario(
         step.command(f"tar --create examples/slurm | {SSH} {LOGIN} tar --extract"),
         # A bug fails at once, and the next job has its host.
         on_login(
-            f"sbatch -p reboots --job-name=bug examples/slurm/tiny.sbatch --set model.layers=none; {training('reboots', 300)}",
-            prints="(?s)batch job.*batch job",
+            "sbatch -p reboots --job-name=bug examples/slurm/tiny.sbatch --set model.layers=none",
+            prints="batch job",
         ),
+        on_login(f"{training('reboots', 400)}; {training('notice', 300)}", prints="(?s)batch job.*batch job"),
         step.stop("together", prints="(?s)7: tpu-.*", wait=True, timeout_s=400),
         # One of the two is never the other's: that one's next start needs a third.
         submit("undisturbed", f"--nodelist='{FIRST}'"),
         submit("preempted", f"--exclude='{FIRST}'"),
-        on_login(training("notice", 200), prints="batch job"),
+        step.kill("fleet=notice-0", "notice", run="notice", between=(20, 60), jitter_s=0).by("ml-engineer"),
         # A slice is taken from under a job, whose next start is in another zone: there are no chips in its own.
         step.reach("preempted", 12),
         step.fault(
@@ -93,7 +94,6 @@ SCENARIO = Scenario(
         on_login("until scontrol ping | grep UP; do sleep 1; done"),
         # A host reboots under its job.
         step.kill("fleet=reboots-0", "reboot", run="reboots", between=(20, 60), jitter_s=0).by("ml-engineer"),
-        step.kill("fleet=notice-0", "notice", run="notice", between=(20, 60), jitter_s=0).by("ml-engineer"),
         step.done("undisturbed"),
         step.done("reboots"),
         step.resumed("reboots", 20),
