@@ -77,6 +77,7 @@ SCENARIO = Scenario(
         # One of the two is never the other's: that one's next start needs a third.
         submit("undisturbed", f"--nodelist='{FIRST}'"),
         submit("preempted", f"--exclude='{FIRST}'"),
+        ended("bug", "FAILED", restarts="0", status=2),
         # A slice is taken from under a job, whose next start is in another zone: there are no chips in its own.
         step.reach("preempted", 12),
         step.fault(
@@ -97,7 +98,6 @@ SCENARIO = Scenario(
         step.done("undisturbed"),
         step.done("reboots"),
         step.resumed("reboots", 20),
-        ended("bug", "FAILED", restarts="0", status=2),
         ended("reboots", "COMPLETED", restarts="[12]", status=0),
         step.done("notice"),
         step.resumed("notice", 20),
