@@ -1,7 +1,7 @@
 """Train a Flax model of your own on every chip of a slice, with Orbax checkpoints in the bucket.
 
-The program imports nothing of this project. After a preemption each worker starts it again, and it resumes from
-the newest checkpoint.
+The program imports nothing of this project. After a preemption each worker starts it again, and it resumes
+from the newest checkpoint.
 """
 
 import os
@@ -28,6 +28,7 @@ class Model(nnx.Module):
         self.head = nnx.Linear(width, VOCABULARY, rngs=rngs)
 
     def __call__(self, tokens_BxL: jax.Array) -> jax.Array:
+        """Return logits (B, L, V) of tokens (B, L)."""
         x_LxBxD = self.embed(tokens_BxL).swapaxes(0, 1)
         first_BxD = jnp.zeros_like(x_LxBxD[0])
         _, y_LxBxD = jax.lax.scan(self.mix, first_BxD, x_LxBxD)
@@ -42,6 +43,8 @@ def batch(step: jax.Array) -> jax.Array:
 
 @nnx.jit
 def train_step(model: Model, optimizer: nnx.Optimizer, tokens_BxL: jax.Array) -> jax.Array:
+    """Update model and optimizer in place, and return the mean loss of the tokens (B, L+1)."""
+
     def loss_of(model: Model) -> jax.Array:
         logits_BxLxV = model(tokens_BxL[:, :-1])
         return optax.softmax_cross_entropy_with_integer_labels(logits_BxLxV, tokens_BxL[:, 1:]).mean()
@@ -52,6 +55,7 @@ def train_step(model: Model, optimizer: nnx.Optimizer, tokens_BxL: jax.Array) ->
 
 
 def main() -> None:
+    """Train to the last step, from the newest checkpoint if there is one."""
     if int(os.environ.get("WORKER_COUNT", "1")) > 1:
         jax.distributed.initialize(
             os.environ["COORDINATOR_ADDRESS"],

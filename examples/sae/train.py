@@ -1,9 +1,10 @@
 """Train a sparse autoencoder on activations that `workload extract` stored, in PyTorch.
 
-A TopK autoencoder (Gao et al. 2024, https://arxiv.org/abs/2406.04093, sections 2.3 and A.1): the encoder keeps the k
-largest features of a token, the decoder's columns have norm 1, and its transpose is the encoder's first value.
+A TopK autoencoder (Gao et al. 2024, https://arxiv.org/abs/2406.04093, sections 2.3 and A.1): the encoder
+keeps the k largest features of a token, a feature's direction has length 1, and the encoder begins as the
+decoder's transpose.
 
-python examples/sae/train.py gs://my-project-checkpoints/extractions/first resid_post.12 --features 16384 --k 32
+python examples/sae/train.py gs://my-project-checkpoints/extractions/first resid_post.12 --features 16384
 """
 
 import argparse
@@ -40,10 +41,12 @@ class SparseAutoencoder(nn.Module):
 
 
 def loader(url: str, point: str, batch: int, seed: int, workers: int) -> DataLoader:
+    """Return an epoch's batches (B, D) in bfloat16, in the order of its seed."""
     return DataLoader(Batches(url, point, batch, seed=seed), batch_size=None, num_workers=workers)
 
 
 def main() -> None:
+    """Train, print each epoch's error, and write the model."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("url", help="an extraction: a folder or gs://…")
     parser.add_argument("point", help="such as resid_post.12")
@@ -76,7 +79,8 @@ def main() -> None:
             error += loss.item() * len(x_BxD)
             variance += (x_BxD - x_BxD.mean(0)).square().sum().item()
         dead = 1 - fired_F.float().mean().item()
-        print(f"epoch {epoch}: unexplained variance {error / variance:.3f}, features that never fired {dead:.1%}")
+        unexplained = error / variance
+        print(f"epoch {epoch}: unexplained variance {unexplained:.3f}, features that never fired {dead:.1%}")
     torch.save({"model": model.state_dict(), "k": args.k, "point": args.point, "url": args.url}, args.out)
     print(f"wrote {args.out}")
 

@@ -47,7 +47,9 @@ def start(storage_url: str, tmp_path: Path) -> Start:
         }
         line = [sys.executable, str(ROOT / "examples/own-model/train.py")]
         return [
-            subprocess.Popen(line, env={**shared, "WORKER_ID": str(worker)}, stdout=subprocess.PIPE, text=True)
+            subprocess.Popen(
+                line, env={**shared, "WORKER_ID": str(worker)}, stdout=subprocess.PIPE, text=True
+            )
             for worker in range(2)
         ]
 
@@ -87,7 +89,7 @@ def test_the_page_of_an_own_model_trains_and_resumes(tmp_path: Path) -> None:
 def test_the_autoencoders_page_trains_on_an_extraction(extracted: Path, tmp_path: Path) -> None:
     search = ":".join([str(ROOT), *(path for path in sys.path if path.endswith("site-packages"))])
     (line,) = lines_of("examples/sae/README.md", tmp_path, environment.python())
-    line = [environment.python(), *line[1:]] + ["--epochs", "3"]
+    line = [environment.python(), *line[1:], "--epochs", "3"]
     line[line.index(f"{tmp_path}/guide/extractions/first")] = str(extracted)
     line[line.index("--out") + 1] = str(tmp_path / "sae.pt")
     done = subprocess.run(
