@@ -54,6 +54,6 @@ def test_rows_of_any_vocabulary_are_scattered_along_both_axes(
     name: str, parts: tuple[int, int], rows: int
 ) -> None:
     """With the parts on the vocabulary's own axis, XLA 0.10.2 sums 128256 rows whole along the first axis."""
-    found = sums(name, rows)
-    assert [(item.kind, item.group) for item in found] == [("reduce-scatter", group) for group in parts]
-    assert [item.size_bytes for item in found] == [rows * WIDTH * 2, rows * WIDTH * 2 // parts[0]]
+    scattered = sums(name, rows)
+    assert [(item.kind, item.group) for item in scattered] == [("reduce-scatter", group) for group in parts]
+    assert [item.size_bytes for item in scattered] == [rows * WIDTH * 2, rows * WIDTH * 2 // parts[0]]
