@@ -312,6 +312,7 @@ def _goodput(options: argparse.Namespace) -> int:
 _COMMANDS = {
     "extract": ("workload.extract.command", "Store a model's activations on a stream"),
     "launch": ("workload.place", "Start a program with its place in a job"),
+    "secrets": ("workload.host.secret_variables", "Start a program with secrets in its environment"),
     "upload-curves": ("workload.runs.curves", "Copy a run's curves to Vertex AI TensorBoard or W&B"),
     "activations": ("workload.activations.command", "Inspect stored activations"),
     "preprocess": ("workload.preprocess.command", "Convert raw text to token files by Spark"),

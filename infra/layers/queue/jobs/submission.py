@@ -28,6 +28,7 @@ from infra.layers.storage.settings import StorageSettings
 from infra.prices import row as prices_row
 from infra.settings import commands, rules
 from infra.settings.schema import Settings
+from infra.settings.variables import NO_VARIABLES, Variables
 from infra.slices.settings import TpuSettings
 
 MOUNT, DATA_MOUNT = "/mnt/checkpoints", "/mnt/data"
@@ -49,6 +50,7 @@ class JobRequest:
 
     Attributes:
         program: as the `run` of a slice: a command of the workload, or a program.
+        variables: of its environment.
         size: accelerator type or topology of a slice.
         pool: first part of the name of node pools, as in gke:tpuPools.
     """
@@ -62,6 +64,7 @@ class JobRequest:
     zone: str = ""
     priority: str = "medium"
     image: str = ""
+    variables: Variables = NO_VARIABLES
 
 
 @dataclass(frozen=True)
@@ -103,14 +106,14 @@ def submission(settings: Settings, request: JobRequest) -> Submission:
         name=name,
         team=team,
         image=request.image or str(settings[QueueSettings].image),
-        command=_command(settings, observed(settings, request.program, team.namespace)),
+        command=_command(settings, observed(settings, request.program, team.namespace), request.variables),
         topology=first.kind.topology,
         hosts=first.nodes,
         chips_per_host=first.machine.chips,
         slices=request.slices,
         account=settings[GkeSettings].kubernetes_account,
         priority=request.priority,
-        environment=_environment(settings, team, name, first),
+        environment={**_environment(settings, team, name, first), **request.variables.environment},
         selector=selector,
         claims=claims,
         scales=first.scales,
@@ -278,9 +281,9 @@ def _default_name(program: Sequence[str]) -> str:
     return re.sub("[^a-z0-9]+", "-", "-".join(words).lower()).strip("-")[:40].strip("-")
 
 
-def _command(settings: Settings, program: Sequence[str]) -> list[str]:
+def _command(settings: Settings, program: Sequence[str], variables: Variables) -> list[str]:
     """Return a container's command: the program, after the installation of the bundle."""
-    own = ["workload", *program] if program[0] in commands.COMMANDS else list(program)
+    own = variables.started(["workload", *program] if program[0] in commands.COMMANDS else program)
     if settings[QueueSettings].install == "image":
         return ["workload", "launch", "--", *own]
     loader = resources.files("infra.layers.queue.jobs").joinpath("loader.sh").read_text("utf-8")
