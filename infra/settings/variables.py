@@ -68,9 +68,8 @@ def secret(text: str) -> Secret | None:
 
 NAME = Rule(
     _free,
-    "a variable's name, of letters, digits and _, at most 128, first no digit, and none that hosts set: "
-    f"{', '.join([*sorted(RESERVED), *(f'{prefix}…' for prefix in PREFIXES)])}",
-    "rename it",
+    "a variable's name, of letters, digits and _, at most 128, first no digit, and none that hosts set",
+    f"rename it; theirs are {', '.join(f'{prefix}*' for prefix in PREFIXES)} and those of docs/code.md",
 )
 VALUE = Rule(
     lambda text: text.isprintable() and SHORT.ok(text),

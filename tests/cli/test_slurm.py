@@ -77,6 +77,34 @@ def test_a_script_is_submitted_with_sbatchs_own_options(
     ]
 
 
+def test_variables_go_to_sbatch_and_the_scripts_interpreter_reads_the_secrets(
+    node: Node, job: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command.variables, "problems", lambda *_: iter(()))
+    node.program("sbatch", f'echo "$A|$TPU_SECRETS|$*" > {node.bin}/seen; cat > {node.script}; echo 9')
+    job.write_text("#!/bin/bash -e\nsrun hostname\n")
+    line = ["slurm", "submit", "dev", str(job), "--env", "A=x, 'y'", "--secret", "hf-token", "--", "-N", "1"]
+    assert main(line) == 0
+    seen = (node.bin / "seen").read_text().strip()
+    assert seen == "x, 'y'|hf-token@latest:HF_TOKEN|--parsable --job-name=train --export=ALL -N 1"
+    first, *rest = node.script.read_text().splitlines()
+    assert first == "#!/usr/bin/env -S /opt/tpu/venv/bin/workload secrets -- /bin/bash -e"
+    assert rest == ["srun hostname"]
+
+
+def test_plain_variables_leave_the_script_as_it_is(node: Node, job: Path) -> None:
+    assert main(["slurm", "submit", "dev", str(job), "--env", "A=1"]) == 0
+    assert node.script.read_text() == job.read_text()
+
+
+def test_an_export_of_ones_own_beside_variables_is_refused(
+    node: Node, job: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["slurm", "submit", "dev", str(job), "--env", "A=1", "--", "--export=NONE"]) == 1
+    assert "--export: sbatch's own --export may leave out the variables" in capsys.readouterr().err
+    assert node.noted == []
+
+
 @pytest.mark.parametrize(("content", "message"), [
     (b"#!/bin/bash\r\necho\r\n", "has lines that end with CRLF\n    fix: sed -i 's/\\r$//'"),
     (b"echo hi\n", "its first line names no interpreter\n    fix: begin it with #!/bin/bash"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import datetime
 import http.client
@@ -57,13 +58,14 @@ class Fault:
 
 @dataclass
 class Front:
-    """The servers of storage.googleapis.com and logging.googleapis.com inside the lab."""
+    """The servers of Cloud Storage, Cloud Logging and Secret Manager inside the lab."""
 
     backend: str
     faults: list[Fault] = field(default_factory=list)
     requests: list[tuple[str, str]] = field(default_factory=list)
     on_status: Callable[[dict[str, Any]], None] | None = None
     logged: list[dict[str, Any]] = field(default_factory=list)  # each entry with what its request has for all
+    secrets: dict[str, str] = field(default_factory=dict)  # values by version, "hf-token/versions/latest"
 
     def server(self, listener: socket.socket, certificate: Path) -> http.server.ThreadingHTTPServer:
         """Serve on an already listening socket, not yet serving."""
@@ -119,6 +121,8 @@ class _FrontHandler(http.server.BaseHTTPRequestHandler):
                 return self._answer(fault.status, [], b"a fault of the lab")
         if self.path == "/v2/entries:write":
             return self._log(json.loads(body))
+        if self.path.startswith("/v1/projects/lab/secrets/"):
+            return self._access(self.path.removeprefix("/v1/projects/lab/secrets/").removesuffix(":access"))
         if self.path.startswith("/upload/") and "%2Fworker-" in self.path and self.state.on_status:
             self.state.on_status(json.loads(body.split(b"\r\n\r\n")[2].partition(b"\r\n--")[0]))
         if "/storageLayout" in self.path:
@@ -130,6 +134,12 @@ class _FrontHandler(http.server.BaseHTTPRequestHandler):
             labels = {**request["labels"], **entry.get("labels", {})}
             self.state.logged.append({"logName": request["logName"], **entry, "labels": labels})
         return self._answer(200, [], b"{}")
+
+    def _access(self, version: str) -> None:
+        if version not in self.state.secrets:
+            return self._answer(404, [], b"{}")
+        data = base64.b64encode(self.state.secrets[version].encode()).decode()
+        return self._answer(200, [], json.dumps({"payload": {"data": data}}).encode())
 
     def _forward(self, method: str, path: str, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
         backend = urllib.parse.urlsplit(self.state.backend)
@@ -158,7 +168,7 @@ def make_certificate(folder: Path) -> tuple[Path, Path]:
         builder = builder.not_valid_after(now + datetime.timedelta(days=1))
         builder = builder.add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
         names = x509.SubjectAlternativeName(
-            [x509.DNSName(f"{api}.googleapis.com") for api in ("storage", "logging")]
+            [x509.DNSName(f"{api}.googleapis.com") for api in ("storage", "logging", "secretmanager")]
         )
         return builder.add_extension(names, critical=False).sign(ca_key, hashes.SHA256())
 
