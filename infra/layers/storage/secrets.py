@@ -48,9 +48,9 @@ def problems(
                 yield Problem("--secret", f'"{secret.name}"', rule, up)
 
 
-def missing(google: Client, settings: Settings, secret: Secret) -> list[Problem]:
+def missing(google: Client, settings: Settings, secret: Secret, path: str = "--secret") -> list[Problem]:
     """Return the problem of a secret that isn't there, or whose version has no value. Raises RequestError."""
-    path, project = f'"{secret.name}"', settings.project
+    value, project = f'"{secret.name}"', settings.project
     try:
         state = str(google.json("GET", f"{_url(google, secret)}/versions/{secret.version}").get("state"))
     except RequestError as error:
@@ -58,11 +58,11 @@ def missing(google: Client, settings: Settings, secret: Secret) -> list[Problem]
             raise
         fix = f"printf %s VALUE | gcloud secrets create {secret.name} --project={project} --data-file=-"
         rule = f"{project} has no such secret, or none with a version {secret.version}"
-        return [Problem("--secret", path, rule, fix)]
+        return [Problem(path, value, rule, fix)]
     if state == "ENABLED":
         return []
     fix = f"gcloud secrets versions enable {secret.version} --secret={secret.name} --project={project}"
-    return [Problem("--secret", path, f"its version {secret.version} is {state}", fix)]
+    return [Problem(path, value, f"its version {secret.version} is {state}", fix)]
 
 
 def _refused(google: Client, secret: Secret, member: str, declared: bool, up: str) -> Iterator[Problem]:

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 import requests
 
+from infra.doctor import secrets
 from infra.google.client import Client
 from infra.layers.gke.pods import member_of
+from infra.layers.storage import present
 from infra.layers.storage.names import service_account_email
 from infra.layers.storage.secrets import ACCESSOR, problems
 from infra.settings.schema import Settings
@@ -50,7 +52,10 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulated]:
         assert emulated.request("POST", f"{SECRETS}?secretId={name}", made).status == 200
         version = {"payload": {"data": base64.b64encode(f"value of {name}".encode()).decode()}}
         assert emulated.request("POST", f"{SECRETS}/{name}:addVersion", version).status == 200
-    for item in run("storage", {"gcp:project": PROJECT, "storage:secrets": ["granted"]}).of(MEMBERS):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(present, "Client", lambda *_, **__: Client(PROJECT, Session(emulated, OWNER)))
+        recorded = run("storage", {"gcp:project": PROJECT, "storage:secrets": ["granted"]})
+    for item in recorded.of(MEMBERS):
         resource = f"projects/{item.inputs['project']}/secrets/{item.inputs['secretId']}"
         emulated.grant(resource, item.inputs["role"], item.inputs["member"])
     yield emulated
@@ -126,3 +131,31 @@ def test_pods_are_granted_the_same_secrets() -> None:
     assert all(
         item.endswith(end) for item, end in zip(sorted(item["member"] for item in grants), ends, strict=True)
     )
+
+
+def test_an_update_without_a_secret_of_the_settings_is_refused_and_a_preview_warns(
+    cloud: Emulated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes = {"gcp:project": PROJECT, "storage:secrets": ["none"]}
+    monkeypatch.setattr(present, "Client", lambda *_, **__: Client(PROJECT, Session(cloud, OWNER)))
+    with pytest.raises(Exception, match=r'storage:secrets = "none": wire-test has no such secret'):
+        run("storage", changes)
+    warned: list[str] = []
+    monkeypatch.setattr(present.pulumi.log, "warn", warned.append)
+    run("storage", changes, preview=True)
+    assert "fix: printf %s VALUE | gcloud secrets create none" in warned[0]
+    monkeypatch.setattr(present, "Client", lambda *_, **__: Client(PROJECT, Session(cloud, "user:ada@x.org")))
+    assert run("storage", changes).of(MEMBERS), "who may not look finds out by the grant"
+
+
+@pytest.mark.parametrize(("names", "lines"), [
+    (["granted"], ["ok hosts may read granted"]),
+    (["none", "lonely"], [
+        f'missing "none": {PROJECT} has no such secret, or none with a version latest',
+        f'missing "lonely": must be readable by serviceAccount:{HOSTS}, and isn\'t',
+    ]),
+])  # fmt: skip
+def test_the_doctor_reports_each_secret(names: list[str], lines: list[str], cloud: Emulated) -> None:
+    google = Client(PROJECT, Session(cloud, OWNER), sleep=lambda _: None)
+    found = secrets.check(google, settings(*names), "secrets")
+    assert [f"{finding.state} {finding.detail}" for finding in found] == lines
