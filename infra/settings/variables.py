@@ -19,12 +19,11 @@ START = ("workload", "secrets", "--")
 """Words before a program that needs secrets."""
 RESERVED = frozenset({
     "ACCELERATOR_TYPE", "CHECKPOINT_BUCKET", "CHECKPOINT_DIR", "CHECKPOINT_URL", "COORDINATOR_ADDRESS",
-    "DATA_DIR", "HOME", "JAX_COMPILATION_CACHE_DIR", "JAX_PLATFORMS", "JOB_COORDINATOR", "JOB_HOSTS",
-    "JOB_SLICE", "JOB_SLICES", "JOB_WORKER", "PATH", "SLICE_COUNT", "SLICE_ID", "STEPS_BUCKET",
+    "DATA_DIR", "HOME", "JAX_COMPILATION_CACHE_DIR", "JAX_PLATFORMS", "PATH", "STEPS_BUCKET",
     "WORKER_COUNT", "WORKER_ID",
 })  # fmt: skip
 """Variables that hosts, pods and the workload set themselves."""
-PREFIXES = ("MEGASCALE_", "SLURM_", "TPU_")
+PREFIXES = ("JOB_", "MEGASCALE_", "SLICE_", "SLURM_", "TPU_")
 """Beginnings of further ones."""
 LOOKS_SECRET = re.compile(
     r"-----BEGIN [A-Z ]*PRIVATE KEY|\bya29\.[\w-]{20}|\bAIza[\w-]{35}|\bgh[pousr]_\w{36}|\bhf_\w{30}"

@@ -14,7 +14,7 @@ import pytest
 from cli import run
 from cli.user_code import read_program
 from fleet.model import WorkerStatus
-from infra.errors import CommandError, Problem
+from infra.errors import CommandError
 from infra.google.client import RequestError
 from infra.google.failures import Failure, Kind
 from infra.publish.environment import Target
@@ -484,54 +484,6 @@ def test_a_node_that_is_lost_during_its_boot_boots_the_new_program(
     assert call(run.run, [*line, "--replace"]) == 0
     assert commands == []
     assert [verb for verb, _ in world.requests] == ["create", "delete", "create"]
-
-
-def test_variables_are_the_slices_and_others_are_another_program(
-    script: Path, published: Published, world: Cloud, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(run.variables, "problems", lambda *_: iter(()))
-    line = ["dev", str(script), "--slice", "v6e-16", "--name", "own", "--yes", "--detach"]
-    assert call(run.run, [*line, "--env", "A=1", "--secret", "hf-token"]) == 0
-    (record,) = [json.loads(text) for text, _ in world.objects.values() if '"own"' in text]
-    assert (record["env"], record["secrets"]) == ({"A": "1"}, ["hf-token"])
-    for words in (["--env", "A=2", "--secret", "hf-token"], ["--env", "A=1"]):
-        with pytest.raises(CommandError.__base__, match="this one is another program"):
-            call(run.run, [*line, *words])
-    assert len(published.targets) == 1
-
-
-@pytest.mark.parametrize(("words", "message"), [
-    (["--env", "A"], "--env = 'A': NAME=VALUE\n    fix: write e.g. A=1"),
-    (["--env", "A=1", "--env", "A=2"], '"A" twice'),
-    (["--env", "TPU_NAME=x"], "none that hosts set"),
-    (["--env", "A=x\ny"], "a line of printable text"),
-    (["--env", f"A={'x' * 1001}"], "at most 1000 characters"),
-    (["--env", f"HF_TOKEN=hf_{'x' * 34}"], "--env.HF_TOKEN = a value that isn't printed"),
-    (["--env", "HF_TOKEN=x", "--secret", "hf-token"], '"HF_TOKEN" twice'),
-    (["--secret", "1=x"], "[VARIABLE=]NAME[@VERSION]"),
-    ([word for i in range(65) for word in ("--env", f"A{i}=1")], "65 variables: 64 at most"),
-])  # fmt: skip
-def test_variables_that_no_host_takes_are_refused_before_anything(
-    words: list[str], message: str, script: Path, published: Published, world: Cloud
-) -> None:
-    with pytest.raises(CommandError) as refused:
-        call(run.run, ["dev", str(script), "--slice", "v6e-16", "--yes", *words])
-    assert message in str(refused.value)
-    assert "hf_x" not in str(refused.value)
-    assert (published.targets, world.requests, world.objects) == ([], [], {})
-
-
-def test_a_secret_that_the_hosts_may_not_read_is_refused_before_anything_is_published(
-    script: Path, published: Published, world: Cloud, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wrong = Problem("--secret", '"hf-token"', "must be readable", "grant it")
-    monkeypatch.setattr(run.variables, "problems", lambda *_: iter([wrong]))
-    with pytest.raises(CommandError, match="must be readable"):
-        call(
-            run.run,
-            ["dev", str(script), "--slice", "v6e-16", "--name", "own", "--yes", "--secret", "hf-token"],
-        )
-    assert (published.targets, world.objects) == ([], {})
 
 
 def test_a_config_of_the_trainer_is_sent_with_its_folder(tmp_path: Path) -> None:

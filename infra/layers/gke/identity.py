@@ -11,8 +11,7 @@ from infra.google.role import only
 from infra.layers.gke.pods import member_of
 from infra.layers.gke.settings import GkeSettings
 from infra.layers.storage.names import JOBS, jobs_folder
-from infra.layers.storage.secrets import ACCESSOR
-from infra.layers.storage.settings import StorageSettings
+from infra.layers.storage.settings import ACCESSOR, StorageSettings
 from infra.settings.schema import Settings
 
 # As the hosts of slices have them: objects, and the bucket itself, which gcsfs asks for.

@@ -11,11 +11,10 @@ from infra.core.layer import up_command
 from infra.errors import Problem
 from infra.google.client import Client, RequestError
 from infra.google.failures import Kind
-from infra.layers.storage.settings import StorageSettings
+from infra.layers.storage.settings import ACCESSOR, StorageSettings
 from infra.settings.schema import Settings
 from infra.settings.variables import Secret
 
-ACCESSOR = "roles/secretmanager.secretAccessor"
 _READ_BY = (ACCESSOR, "roles/secretmanager.admin", "roles/owner")
 _UNKNOWN = (Kind.PERMISSION, Kind.API_OFF)
 

@@ -10,6 +10,9 @@ from infra.settings.schema import labels_setting, setting
 BOARD_ROLE = "roles/aiplatform.user"
 """Role for uploads of curves to Vertex AI TensorBoard, granted on the project."""
 
+ACCESSOR = "roles/secretmanager.secretAccessor"
+"""Role of accounts that read a secret, granted on the secret."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class StorageSettings:

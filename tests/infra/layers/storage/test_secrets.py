@@ -14,7 +14,8 @@ from infra.google.client import Client
 from infra.layers.gke.pods import member_of
 from infra.layers.storage import present
 from infra.layers.storage.names import service_account_email
-from infra.layers.storage.secrets import ACCESSOR, problems
+from infra.layers.storage.secrets import problems
+from infra.layers.storage.settings import ACCESSOR
 from infra.settings.schema import Settings
 from infra.settings.variables import Secret
 from tests.emulated import EVERY_API, OWNER, PROJECT, ZONES, Emulated
@@ -66,7 +67,9 @@ def settings(*secrets: str) -> Settings:
     return parsed({**BASE, **QUEUE, "gcp:project": PROJECT, "storage:secrets": [*secrets]})
 
 
-def found(cloud: Emulated, secret: Secret, *declared: str, who: str = OWNER, pods: bool = False) -> list[str]:
+def refusals(
+    cloud: Emulated, secret: Secret, *declared: str, who: str = OWNER, pods: bool = False
+) -> list[str]:
     known = settings(*declared)
     member = member_of(known, "vision") if pods else f"serviceAccount:{service_account_email(known)}"
     google = Client(PROJECT, Session(cloud, who), sleep=lambda _: None)
@@ -81,23 +84,25 @@ def test_the_layer_lets_the_hosts_account_read_what_the_settings_name_and_no_oth
     }
     assert base64.b64decode(answers["granted"].json["payload"]["data"]) == b"value of granted"
     assert answers["lonely"].status == 403
-    assert found(cloud, Secret("A", "granted"), "granted") == []
-    assert found(cloud, Secret("A", "granted", "1")) == [], "granted by hand, as far as these settings know"
+    assert refusals(cloud, Secret("A", "granted"), "granted") == []
+    assert refusals(cloud, Secret("A", "granted", "1")) == [], (
+        "granted by hand, as far as these settings know"
+    )
 
 
 def test_a_secret_that_isnt_there_is_refused_with_the_command_that_creates_it(cloud: Emulated) -> None:
-    (message,) = found(cloud, Secret("A", "none"), "none")
+    (message,) = refusals(cloud, Secret("A", "none"), "none")
     assert f"{PROJECT} has no such secret, or none with a version latest" in message
     fix = f"printf %s VALUE | gcloud secrets create none --project={PROJECT} --data-file=-"
     assert fix in message
-    (message,) = found(cloud, Secret("A", "granted", "7"), "granted")
+    (message,) = refusals(cloud, Secret("A", "granted", "7"), "granted")
     assert "none with a version 7" in message
 
 
 def test_a_version_that_is_disabled_is_refused_with_the_command_that_enables_it(cloud: Emulated) -> None:
     version = cloud.world.directory[f"projects/{PROJECT}/secrets/granted/versions/1"]
     version["state"] = "DISABLED"
-    (message,) = found(cloud, Secret("A", "granted", "1"), "granted")
+    (message,) = refusals(cloud, Secret("A", "granted", "1"), "granted")
     version["state"] = "ENABLED"
     assert "its version 1 is DISABLED\n    fix: gcloud secrets versions enable 1 --secret=granted" in message
 
@@ -111,14 +116,14 @@ def test_a_version_that_is_disabled_is_refused_with_the_command_that_enables_it(
 def test_an_account_that_may_not_read_it_is_named_with_the_grant(
     declared: tuple[str, ...], pods: bool, fix: str, cloud: Emulated
 ) -> None:
-    (message,) = found(cloud, Secret("A", "lonely"), *declared, pods=pods)
+    (message,) = refusals(cloud, Secret("A", "lonely"), *declared, pods=pods)
     assert "must be readable by " in message
     assert message.endswith(f"fix: {fix}")
 
 
 def test_a_login_that_may_not_look_takes_the_settings_word(cloud: Emulated) -> None:
-    assert found(cloud, Secret("A", "granted"), "granted", who="user:ada@example.com") == []
-    (message,) = found(cloud, Secret("A", "granted"), who="user:ada@example.com")
+    assert refusals(cloud, Secret("A", "granted"), "granted", who="user:ada@example.com") == []
+    (message,) = refusals(cloud, Secret("A", "granted"), who="user:ada@example.com")
     assert "which you may not look up\n    fix: storage:secrets: [granted], then tpu up" in message
 
 
@@ -157,5 +162,5 @@ def test_an_update_without_a_secret_of_the_settings_is_refused_and_a_preview_war
 ])  # fmt: skip
 def test_the_doctor_reports_each_secret(names: list[str], lines: list[str], cloud: Emulated) -> None:
     google = Client(PROJECT, Session(cloud, OWNER), sleep=lambda _: None)
-    found = secrets.check(google, settings(*names), "secrets")
-    assert [f"{finding.state} {finding.detail}" for finding in found] == lines
+    reported = secrets.check(google, settings(*names), "secrets")
+    assert [f"{finding.state} {finding.detail}" for finding in reported] == lines
