@@ -68,7 +68,8 @@ def secret(text: str) -> Secret | None:
 NAME = Rule(
     _free,
     "a variable's name, of letters, digits and _, at most 128, first no digit, and none that hosts set",
-    f"rename it; theirs are {', '.join(f'{prefix}*' for prefix in PREFIXES)} and those of docs/code.md",
+    f"rename it; hosts set {', '.join(f'{prefix}*' for prefix in PREFIXES)}, PATH, HOME, JAX_PLATFORMS and "
+    'what docs/internals/architecture.md lists ("Paths on a host")',
 )
 VALUE = Rule(
     lambda text: text.isprintable() and SHORT.ok(text),
