@@ -107,7 +107,7 @@ def submit(
         run_price.within_limit(predicted, settings[FleetSettings].dollars_per_run, "fleet:dollarsPerRun")
         if out is not None:
             return offline.manifest(settings, chosen.job, out)
-        variables.require_readable(settings, given, pods(settings, chosen.job.team.namespace))
+        variables.require_readable(settings, chosen.variables, pods(settings, chosen.job.team.namespace))
         _introduce(chosen, predicted)
         jobs = _jobs(settings, chosen.job.team)
         jobs.submit(chosen.job)

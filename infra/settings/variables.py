@@ -109,6 +109,18 @@ class Variables:
         """Return a command that has them in its environment, beside those of `environment`."""
         return [*START, *command] if self.references else list(command)
 
+    def with_(self, other: Variables) -> Variables:
+        """Return these and others, whose plain values come before these."""
+        return Variables({**self.env, **other.env}, tuple(dict.fromkeys((*self.secrets, *other.secrets))))
+
+    def undeclared(self, path: str, known: Sequence[str], up: str) -> Iterator[Problem]:
+        """Yield secrets that aren't `known`, those of storage:secrets; `up`: the command that grants."""
+        for parsed in self.references:
+            if parsed.name not in known:
+                rule = f"programs may read the secrets of storage:secrets: {', '.join(known) or 'none'}"
+                fix = f"add {parsed.name} to storage:secrets, then {up}"
+                yield Problem(path, f'"{parsed.name}"', rule, fix)
+
     def problems(self, env: str, secrets: str) -> Iterator[Problem]:
         """Yield problems between variables; `env`, `secrets`: key paths or options of both."""
         for name, value in self.env.items():

@@ -51,14 +51,7 @@ def _secrets(settings: Settings, given: set[str]) -> Iterator[Problem]:
     """Yield secrets of the file's slices that no account may read; `tpu run` looks its own up."""
     known, up = settings[StorageSettings].secrets, up_command("storage", settings.environment)
     for i, slice_ in enumerate(() if ADDED_SLICES in given else settings[TpuSettings].slices):
-        for secret in slice_.variables.references:
-            if secret.name not in known:
-                yield Problem(
-                    f"tpu:slices[{i}].secrets",
-                    f'"{secret.name}"',
-                    f"hosts may read the secrets of storage:secrets: {', '.join(known) or 'none'}",
-                    f"add {secret.name} to storage:secrets, then {up}",
-                )
+        yield from slice_.variables.undeclared(f"tpu:slices[{i}].secrets", known, up)
 
 
 def _unique_names(settings: Settings, given: set[str]) -> Iterator[Problem]:

@@ -6,7 +6,7 @@ import difflib
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 
 from infra.catalog import CATALOG
@@ -74,6 +74,7 @@ class Submission:
     job: Job
     pools: Sequence[Pool]
     hourly: float | None
+    variables: Variables = NO_VARIABLES
 
     @property
     def reason(self) -> str:
@@ -88,7 +89,12 @@ class Submission:
 
 def submission(settings: Settings, request: JobRequest) -> Submission:
     """Return the job. Raises SubmissionError with all problems."""
-    problems = [*_people(settings, request), *_program(settings, request)]
+    request = replace(request, variables=settings[QueueSettings].variables.with_(request.variables))
+    problems = [
+        *request.variables.problems("--env", "--secret"),
+        *_people(settings, request),
+        *_program(settings, request),
+    ]
     fitting = _fitting(settings, request, problems)
     if problems:
         raise SubmissionError("the job", problems)
@@ -124,7 +130,8 @@ def submission(settings: Settings, request: JobRequest) -> Submission:
     dearest = prices_row.total([pool.hourly for pool in fitting]) and max(
         pool.hourly or 0 for pool in fitting
     )
-    return Submission(job, fitting, None if dearest is None else request.slices * dearest)
+    hourly = None if dearest is None else request.slices * dearest
+    return Submission(job, fitting, hourly, request.variables)
 
 
 def _people(settings: Settings, request: JobRequest) -> Iterator[Problem]:

@@ -136,6 +136,16 @@ def test_a_pods_variables_hold_references_and_its_program_starts_with_the_values
     assert "secrets" not in worker(submit(variables=Variables({"A": "1"})))["command"]
 
 
+def test_every_job_has_the_variables_of_the_settings_and_its_own_come_before_them() -> None:
+    own = {"storage:secrets": ["key"], "queue:env": {"A": "1", "B": "1"}, "queue:secrets": ["key"]}
+    item = submit(variables=Variables({"B": "2"}, ("key", "other")), **own)
+    env = {entry["name"]: entry.get("value") for entry in worker(item)["env"]}
+    assert (env["A"], env["B"], env["TPU_SECRETS"]) == ("1", "2", "key@latest:KEY other@latest:OTHER")
+    assert item.variables.secrets == ("key", "other"), "all are looked up"
+    with pytest.raises(SubmissionError, match='--secret = "A" twice'):
+        submit(variables=Variables({}, ("A=other",)), **own)
+
+
 def test_a_program_of_ones_own_is_started_as_it_is() -> None:
     assert worker(submit("python train.py --lr 3e-4", **{"tpu:code": "training"}))["command"][3:] == [
         "job",
