@@ -255,9 +255,9 @@ class Lab(Emulated):
         meant = meant or settings()
         return Environment(meant, nodes(meant), asking or self.asking(), StackState(stack, {}))
 
-    def asking(self, **kill: Any) -> Asking:
-        """The fleet's own way to ask; it may be killed at a request."""
-        return Asking(PROJECT, BUCKET, self, **kill)
+    def asking(self) -> Asking:
+        """The fleet's own way to ask."""
+        return Asking(PROJECT, BUCKET, self)
 
     def controller(
         self, opened: Environment, members: Collection[Node] = (), after_a_kill: bool = True
