@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -44,7 +45,7 @@ Answer = Callable[[Received], Reply | bytes]
 """Bytes are all that is sent before the connection ends."""
 
 
-def handler(answer: Answer) -> type[BaseHTTPRequestHandler]:
+def _handler(answer: Answer) -> type[BaseHTTPRequestHandler]:
     """Return the handler of a server that answers every method by a function."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -67,7 +68,10 @@ def handler(answer: Answer) -> type[BaseHTTPRequestHandler]:
                 return
             content = reply.body if isinstance(reply.body, bytes) else json.dumps(reply.body).encode()
             self.send_response(reply.status)
-            for name, value in {"Content-Length": str(len(content)), **dict(reply.headers)}.items():
+            headers = [*reply.headers]
+            if "Content-Length" not in dict(headers):
+                headers.append(("Content-Length", str(len(content))))
+            for name, value in headers:
                 self.send_header(name, value)
             self.end_headers()
             if self.command != "HEAD":
@@ -82,9 +86,14 @@ def handler(answer: Answer) -> type[BaseHTTPRequestHandler]:
 
 
 @contextmanager
-def serving(answer: Answer) -> Iterator[str]:
-    """Serve on a free port; yield the address, HOST:PORT."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler(answer)) as server:
+def serving(answer: Answer, listener: socket.socket | None = None) -> Iterator[str]:
+    """Serve on a listening socket, or a free port of loopback; yield the address, HOST:PORT."""
+    listener = listener or socket.create_server(("127.0.0.1", 0))
+    with ThreadingHTTPServer(("", 0), _handler(answer), bind_and_activate=False) as server:
+        server.socket.close()
+        server.socket = listener
         threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-        yield f"127.0.0.1:{server.server_port}"
-        server.shutdown()
+        try:
+            yield "{}:{}".format(*listener.getsockname())
+        finally:
+            server.shutdown()

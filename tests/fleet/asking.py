@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING, Any
 
 import requests
@@ -25,14 +24,12 @@ class Asking(Google):
 
     def __init__(self, project: str, bucket: str, lab: Lab) -> None:
         super().__init__(project, bucket, now=lab.now_s, sleep=lambda _: None)
-        self._turn = threading.Lock()
         self.failed: list[Failure] = []
         self.changes: list[str] = []
 
     def send(self, method: str, url: str, *more: Any, **named: Any) -> requests.Response:
         if method != "GET" and not url.endswith(":getGuestAttributes"):
-            with self._turn:
-                self.changes.append(f"{method} {url.partition('.com/')[2]}")
+            self.changes.append(f"{method} {url.partition('.com/')[2]}")
         try:
             return super().send(method, url, *more, **named)
         except RequestError as error:

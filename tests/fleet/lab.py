@@ -259,12 +259,10 @@ class Lab(Emulated):
         """The fleet's own way to ask."""
         return Asking(PROJECT, BUCKET, self)
 
-    def controller(
-        self, opened: Environment, members: Collection[Node] = (), after_a_kill: bool = True
-    ) -> Controller:
-        """Return a controller that leads, by Google's clock; after a kill the earlier lease is ignored."""
+    def controller(self, opened: Environment, members: Collection[Node] = ()) -> Controller:
+        """Return a controller that leads, by Google's clock, whoever holds the lease."""
         actor = Zones(opened.google, opened.owner, opened.body, self.now_s, opened.limits.heartbeat_timeout_s)
-        with mock.patch.object(store, "runs", return_value=not after_a_kill):
+        with mock.patch.object(store, "runs", return_value=False):
             return Controller(
                 list(members or opened.members), opened.google, actor,
                 BucketStore(opened.google, opened.stack.id, self.now_s), opened.limits, opened.owner,
