@@ -45,7 +45,7 @@ from rehearsal.hosts.spec import HostSpec
 from tests.emulated import Emulated, PretendedHosts, url
 from tests.fleet.asking import Asking
 from tests.fleet.conftest import ZONES
-from tests.limits import HANG_S
+from tests.limits import HANG_S, until
 
 PROJECT, OWNER, BUCKET = "wire-test", "owner@example.com", "wire-test-checkpoints"
 CONTROLLERS = f"{BUCKET}-fleet"
@@ -224,12 +224,7 @@ class Lab(Emulated):
             )
         )
 
-    def until(self, what: Callable[[], object], limit_s: float = HANG_S) -> None:
-        """Wait for something to become true."""
-        end = time.monotonic() + limit_s
-        while not what():
-            assert time.monotonic() < end, "it doesn't come about"
-            time.sleep(0.01)
+    until = staticmethod(until)
 
     def requested(self, method: str, since: int = 0) -> list[dict[str, Any]]:
         """The requests of a method that came to the front door."""

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from rehearsal.hosts.groups import ControlGroup
+from tests import limits
 from tests.limits import HANG_S
 from tests.served import serving
 
@@ -279,12 +280,8 @@ def running_lab(folder: Path, metadata: Metadata, backend: str) -> Iterator[Lab]
 
 
 def until(condition: Callable[[], Any], host: Host) -> Any:
-    """Return the first answer that is true."""
-    deadline = time.monotonic() + HANG_S
-    while not (result := condition()):
-        assert time.monotonic() < deadline, host.log() + host.run("journalctl", "--lines=60", check=False)
-        time.sleep(0.1)
-    return result
+    """Return the first answer that is true; fail with the host's log."""
+    return limits.until(condition, lambda: host.log() + host.run("journalctl", "--lines=60", check=False))
 
 
 def ready(host: Host) -> dict[str, Any]:

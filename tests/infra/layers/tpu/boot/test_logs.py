@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.limits import HANG_S
+from tests.limits import HANG_S, until
 from tests.served import Received, Reply, serving
 from workload.host import logs
 from workload.host.errors import LogsError, MetadataError
@@ -106,13 +106,6 @@ time.sleep(60)
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
     return lines
-
-
-def until(condition: Any) -> None:
-    deadline = time.monotonic() + HANG_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def test_an_entry_has_text_time_severity_unit_and_the_same_id_each_time() -> None:
