@@ -38,9 +38,9 @@ def _cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
     cloud = Cloud()
 
     def answer(request: Received) -> Reply | bytes:
-        asked = request.method, request.path, request.query
-        cloud.requests.append(asked)
-        answers = cloud.answers(*asked)
+        parts = request.method, request.path, request.query
+        cloud.requests.append(parts)
+        answers = cloud.answers(*parts)
         return b"" if answers is None else Reply(answers[0], answers[1], answers[2].items())
 
     with serving(answer) as address:
