@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
-import optax  # type: ignore[import-untyped]
 from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
@@ -100,20 +99,8 @@ class ModuleStep(TrainStep):
 
         return Base.named(self.config.train.init_from)
 
-    def _shardings(self, abstract: State) -> Any:
-        params = self._places_of(abstract["params"])
-        replicated = NamedSharding(self.mesh, PartitionSpec())
-        moments = optax.tree_map_params(
-            self._optimizer,
-            lambda _, where: where,
-            abstract["opt_state"],
-            params,
-            transform_non_params=lambda _: replicated,
-        )
-        return {"params": params, "opt_state": moments}
-
     def _places_of(self, params: Params) -> Any:
-        """Return the shardings of parameters; note those that aren't placed as annotated."""
+        """See `TrainStep._places_of`; notes those that aren't placed as annotated."""
         notes: list[str] = []
 
         def placed(path: tuple[Any, ...], leaf: Any) -> NamedSharding:
@@ -197,8 +184,7 @@ def partition(
     parts = axes[FSDP]
     if parts == 1 or len(shape) < 2:
         return PartitionSpec(), note
-    fitting = [axis for axis, length in enumerate(shape) if length % parts == 0]
-    if not fitting:
+    axis = sharding.longest(shape, parts)
+    if axis is None:
         return PartitionSpec(), f"{note or f'fsdp = {parts} divides no axis'}; whole on every device"
-    axis = max(fitting, key=lambda axis: shape[axis])
-    return PartitionSpec(*[None] * axis, FSDP), f"{note}; split along axis {axis} instead" if note else ""
+    return sharding.along(axis), f"{note}; split along axis {axis} instead" if note else ""

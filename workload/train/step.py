@@ -66,8 +66,8 @@ class Step(TrainStep):
         """See `huggingface.check`; `fitting.resolve` has compared the tokenizer."""
         huggingface.check(self.config.weights, self.config.decoder)
 
-    def _shardings(self, abstract: State) -> Any:
-        return sharding.shardings(abstract, self.mesh)
+    def _places_of(self, params: Params) -> Any:
+        return sharding.shardings(params, self.mesh)
 
     def _sums(self, frozen: Params, params: Params, batch: Batch) -> tuple[Array, Array]:
         result: tuple[Array, Array] = self._by_device(_local_sums, ())(frozen, params, batch)

@@ -46,7 +46,9 @@ class TrainStep(ABC):
         self.placement, self.frozen, self._values = {}, {}, Params()
         self._optimizer = optimizer.build(config)
         abstract = {"params": params, "opt_state": jax.eval_shape(self._optimizer.init, params)}
-        self.shardings = self._shardings(abstract)
+        places = self._places_of(params)
+        moments = sharding.of_optimizer(abstract["opt_state"], params, places, mesh)
+        self.shardings = {"params": places, "opt_state": moments}
         self.state = sharding.placed(abstract, self.shardings)
         self.by_example = NamedSharding(mesh, BATCH)
         shape = (config.train.batch_size, config.data.sequence_length + 1)
@@ -60,13 +62,18 @@ class TrainStep(ABC):
         """Number of parameters, of frozen ones too."""
         return sum(leaf.size for leaf in jax.tree.leaves((self.state["params"], self.frozen)))
 
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of the state, on all devices: the size of a checkpoint."""
+        return optimizer.size_bytes(self.state)
+
     @abstractmethod
     def first_params(self) -> Params:
         """Create the parameters before any update, from the seed."""
 
     @abstractmethod
-    def _shardings(self, abstract: State) -> Any:
-        """Return the sharding of every array of the state."""
+    def _places_of(self, params: Params) -> Any:
+        """Return the shardings of parameters."""
 
     @abstractmethod
     def _gradients(self, frozen: Params, state: State, batch: Batch) -> tuple[Array, Array, Params]:

@@ -47,6 +47,7 @@ def compiled(
         "splash",
         260.0,
         "jax 0, libtpu 0",
+        12 * llama().decoder.parameters(),
     )
 
 
@@ -136,7 +137,7 @@ def test_memory_traffic_holds_the_loss_and_the_optimizer() -> None:
     """Of 8 B at 4 x 8192 tokens a chip, 193 GB are the loss's, in 16 chunks."""
     base = llama("optimizer.learning_rate=1e-4")
     larger = replace(base, compute=replace(base.compute, loss_chunk_tokens=4096))
-    saved = roofline.hbm_bytes(base, V6E_256, 1) - roofline.hbm_bytes(larger, V6E_256, 1)
+    saved = roofline.hbm_bytes(base, V6E_256, 1, 0) - roofline.hbm_bytes(larger, V6E_256, 1, 0)
     matrix = base.model.vocab_size * base.model.d_model
     assert saved == pytest.approx(8 * 12 * matrix)
     whole = 16 * 12 * matrix + 32768 * base.model.vocab_size * 22
@@ -168,7 +169,7 @@ def test_each_exchange_is_held_against_its_own_network() -> None:
         Collective("all-reduce", "b", 10**9, 2, True, 4),
     )
     limits = roofline.bounds(
-        replace(config, train=replace(config.train, batch_size=2048)), two, "splash", collectives
+        replace(config, train=replace(config.train, batch_size=2048)), two, "splash", collectives, 0
     )
     assert limits.ici == pytest.approx(30e9 * 255 / 256 / 400e9)
     # Two slices: half of each array and back again; four chips share a host's cards.
