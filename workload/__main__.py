@@ -181,7 +181,8 @@ def _parser() -> Parser:
     export = add(checkpoints, "export", "Write a checkpoint as Hugging Face weights.", example)
     export.add_argument("run", metavar="RUN_URL", help="gs://BUCKET/runs/RUN, or a folder")
     export.add_argument("--out", type=local, required=True, metavar="DIR", help="a new or empty folder")
-    export.add_argument("--step", type=int, metavar="N", help="its step (default: the newest)")
+    steps = "its step, or best (default: the newest)"
+    export.add_argument("--step", type=_step_of, metavar="N", help=steps)
     export.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
     merged = "a run of adapters: the whole model, with the adapters added to its weights"
     export.add_argument("--merged", action="store_true", help=merged)
@@ -198,12 +199,18 @@ def _parser() -> Parser:
     return parser
 
 
+def _step_of(text: str) -> int | str:
+    """Parse a step, or `best`."""
+    return text if text == "best" else int(text)
+
+
 def _train(options: argparse.Namespace) -> int:
     from workload.host import chips
     from workload.host.heartbeat import Heartbeat
     from workload.train import config as configs
 
     with Heartbeat.of_host(os.environ, chips.readings) as heartbeat:
+        leave_tpu_out()  # before a check of the optimizer's name imports JAX
         config = configs.load(options.config, options.overrides)
         run = options.name or Path(options.config).stem
         url, problems = location.of_run("runs", run, options.dir)
@@ -211,7 +218,6 @@ def _train(options: argparse.Namespace) -> int:
             raise ConfigError("workload train", problems)
         heartbeat.report(run=url)
 
-        leave_tpu_out()
         from workload.train.launch import launch
 
         return launch(config, run, url, os.environ, heartbeat, options.extend)

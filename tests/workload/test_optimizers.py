@@ -22,7 +22,11 @@ from workload.train.steps import make_step
 ADAFACTOR = ("optimizer.name=adafactor", "optimizer.options={momentum=0.9, min_dim_size_to_factor=8}")
 
 BAD = [
-    (["optimizer.name=adafctor"], 'optimizer.name = "adafctor": must be an optimizer of optax', "did you mean adafactor?"),
+    (
+        ["optimizer.name=adafctor"],
+        'optimizer.name = "adafctor": must be an optimizer of optax',
+        "did you mean adafactor?",
+    ),
     (["optimizer.name=zzzz"], "optimizer.name", "e.g. adabelief"),
     (["optimizer.name=clip_by_global_norm"], "must be an optimizer of optax", "e.g. adabelief"),
     (["optimizer.name=scale_by_learning_rate"], "must be an optimizer of optax", "e.g. adabelief"),
@@ -32,25 +36,69 @@ BAD = [
     (["optimizer.name=sm3"], "from their gradients and a schedule alone", "e.g. adafactor"),
     (["optimizer.name=noisy_sgd"], "a state that a checkpoint can't hold", "e.g. adafactor"),
     (["optimizer.name=schedule_free_sgd"], "evaluates other parameters than it updates", "e.g. adafactor"),
-    (["optimizer.name=sgd", "optimizer.options.momentun=0.9"], "optimizer.options.momentun = 0.9: is no option of sgd", "did you mean optimizer.options.momentum?"),
+    (
+        ["optimizer.name=sgd", "optimizer.options.momentun=0.9"],
+        "optimizer.options.momentun = 0.9: is no option of sgd",
+        "did you mean optimizer.options.momentum?",
+    ),
     (["optimizer.name=sign_sgd", "optimizer.options.zz=0.9"], "is no option of sign_sgd", "takes none"),
-    (["optimizer.name=sgd", "optimizer.options.momentum=much"], 'momentum = "much": must be a finite number', ""),
+    (
+        ["optimizer.name=sgd", "optimizer.options.momentum=much"],
+        'momentum = "much": must be a finite number',
+        "",
+    ),
     (["optimizer.name=sgd", "optimizer.options.momentum=inf"], "must be a finite number", ""),
     (["optimizer.name=sgd", "optimizer.options.momentum=true"], "must be a finite number", ""),
-    (["optimizer.name=sgd", "optimizer.options.nesterov=1"], "nesterov = 1: must be true or false", "default is False"),
-    (["optimizer.name=sgd", "optimizer.options.accumulator_dtype=int8"], "must be one of float32, bfloat16", ""),
-    (["optimizer.name=adafactor", "optimizer.options.min_dim_size_to_factor=1.5"], "must be a whole number", "default is 128"),
-    (["optimizer.name=adafactor", "optimizer.options.weight_decay_mask=true"], "a file can't set it", "remove it"),
-    (["optimizer.name=muon", "optimizer.options.preconditioning=none"], "must be one of frobenius, spectral", "frobenius"),
+    (
+        ["optimizer.name=sgd", "optimizer.options.nesterov=1"],
+        "nesterov = 1: must be true or false",
+        "default is False",
+    ),
+    (
+        ["optimizer.name=sgd", "optimizer.options.accumulator_dtype=int8"],
+        "must be one of float32, bfloat16",
+        "",
+    ),
+    (
+        ["optimizer.name=adafactor", "optimizer.options.min_dim_size_to_factor=1.5"],
+        "must be a whole number",
+        "default is 128",
+    ),
+    (
+        ["optimizer.name=adafactor", "optimizer.options.weight_decay_mask=true"],
+        "a file can't set it",
+        "remove it",
+    ),
+    (
+        ["optimizer.name=muon", "optimizer.options.preconditioning=none"],
+        "must be one of frobenius, spectral",
+        "frobenius",
+    ),
     (["optimizer.name=muon", "optimizer.options.ns_coeffs=[1, 2]"], "must be a list of 3 numbers", ""),
-    (["optimizer.name=sgd", "optimizer.options.learning_rate=1"], "has a setting of its own", "set optimizer.learning_rate"),
+    (
+        ["optimizer.name=sgd", "optimizer.options.learning_rate=1"],
+        "has a setting of its own",
+        "set optimizer.learning_rate",
+    ),
     (["optimizer.options.b1=0.8"], "has a setting of its own", "set optimizer.beta1 instead"),
-    (["optimizer.name=lion", "optimizer.beta2=0.99"], "optimizer.beta2 = 0.99: is AdamW's", "set optimizer.options.b2"),
+    (
+        ["optimizer.name=lion", "optimizer.beta2=0.99"],
+        "optimizer.beta2 = 0.99: is AdamW's",
+        "set optimizer.options.b2",
+    ),
     (["optimizer.name=sgd", "optimizer.beta2=0.99"], "optimizer.beta2 = 0.99: is AdamW's", "remove it"),
-    (["optimizer.name=dpsgd"], "optimizer.options.l2_norm_clip = (not set): is required by dpsgd", "add l2_norm_clip"),
+    (
+        ["optimizer.name=dpsgd"],
+        "optimizer.options.l2_norm_clip = (not set): is required by dpsgd",
+        "add l2_norm_clip",
+    ),
     (["optimizer.options=3"], "optimizer.options = 3", "keys with values"),
     (["optimizer.decay_steps=5"], "decay_steps = 5: is of the schedule wsd", "wsd"),
-    (["optimizer.schedule=wsd", "optimizer.decay_steps=51"], "must leave optimizer.warmup_steps, 10, of train.steps, 60", "at most 50"),
+    (
+        ["optimizer.schedule=wsd", "optimizer.decay_steps=51"],
+        "must leave optimizer.warmup_steps, 10, of train.steps, 60",
+        "at most 50",
+    ),
     (["optimizer.schedule=wsd", "optimizer.warmup_steps=55"], "decay_steps = 6: must leave", "at most 5"),
 ]
 

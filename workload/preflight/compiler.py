@@ -116,7 +116,9 @@ def key(config: Config, slices: Slices) -> str:
     source = hashlib.sha256()
     package = Path(__file__).parents[1]
     steps = ("module_step", "lora_step", "step")
-    step = (f"train/{name}.py" for name in (*steps, "update", "sharding", "optimizer", "optax_names", "flags"))
+    step = (
+        f"train/{name}.py" for name in (*steps, "update", "sharding", "optimizer", "optax_names", "flags")
+    )
     for name in (*step, "model", "modules", "preflight/hlo.py", "preflight/schedule.py"):
         path = package / name
         for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
@@ -214,7 +216,9 @@ def _compile(config: Config, slices: Slices) -> Compiled:
             if not refused:
                 raise PreflightError(f"the compiler failed: {error}\n    fix: {log.hint()}") from error
             took = time.monotonic() - begun
-            return Compiled(refused, 0, 0, 0, 0, (), (), step.attention, took, versions, state, **_counted(step))
+            return Compiled(
+                refused, 0, 0, 0, 0, (), (), step.attention, took, versions, state, **_counted(step)
+            )
         took = time.monotonic() - begun
         memory = compiled.memory_analysis()
         temporaries, largest = buffers(dump)

@@ -162,10 +162,10 @@ def hbm_bytes(config: Config, slices: Slices, parts: int, state_bytes: int) -> f
     """Estimate the bytes that a chip reads and writes in a step, from shapes.
 
     Gathered parameters: written and read in each pass, their gradients written and read, for every part of
-    the batch, and read again for every piece of a layer. Optimizer: see `_update_bytes`. Activations: inputs and result of each product and two passes for each
-    norm, forward; twice that backward; and forward again if recomputed. Loss: for each chunk the unembedding
-    read twice and its float32 gradient read and written; logits written and read three times, their gradient
-    written and read twice.
+    the batch, and read again for every piece of a layer. Optimizer: see `_update_bytes`. Activations: inputs
+    and result of each product and two passes for each norm, forward; twice that backward; and forward again
+    if recomputed. Loss: for each chunk the unembedding read twice and its float32 gradient read and written;
+    logits written and read three times, their gradient written and read twice.
     """
     arch, compute = config.decoder, config.compute
     width = 2 if compute.dtype == "bfloat16" else 4

@@ -67,9 +67,12 @@ class TrainConfig:
     batch_size: int = ruled(16, at_least(1))  # examples a step, over all devices
     accumulate: int = ruled(1, at_least(1))  # sequential parts of a step's batch
     seed: int = ruled(0, between(0, 2**31 - 1))  # of the parameters and of the data's order
-    # Folder of initial Hugging Face weights, as data.path; for a module, a run and its step: "run:first@400",
+    # Folder of initial Hugging Face weights, as data.path; or a run and its step, "run:first@400", or @best;
     # or by the run's URL, "run:gs://BUCKET/runs/first@400"; empty: random from the seed.
     init_from: str = ""
+    # Taken from the run in init_from: its parameters; optimizer: its optimizer's state, too; step: both, and
+    # the step, from which this run continues.
+    init_with: str = ruled("parameters", one_of("parameters", "optimizer", "step"))
 
 
 @dataclass(frozen=True)
@@ -91,6 +94,8 @@ class CheckpointConfig:
     preemption_every_h: float = ruled(24.0, above(0))  # expected time between two losses of a worker
     notice_s: float = ruled(30.0, at_least(0))  # between a notice and the end of the machine
     keep: int = ruled(3, at_least(1))  # newest complete checkpoints to retain
+    # Save after each evaluation with a lower loss than before, and retain the checkpoint with the lowest.
+    keep_best: bool = False
     timeout_s: int = ruled(300, at_least(10))  # for one save, before it counts as failed
     # Training time without a successful save before the run fails. A restart needs storage too, so failing
     # sooner gains nothing; failing later hides the error.
@@ -245,7 +250,10 @@ def _cross_checks(config: Config) -> list[Problem]:
         rule = f"must be less than train.steps, {train.steps}"
         fix = "warm up for a tenth of the run or less"
         problems.append(Problem("optimizer.warmup_steps", str(optimizer.warmup_steps), rule, fix))
-    problems += _of_schedule(config)
+    problems += _of_schedule(config) + _of_beginning(config)
+    if config.checkpoint.keep_best and not config.observe.eval_path:
+        rule = "needs observe.eval_path, a folder of held-out tokens"
+        problems.append(Problem("checkpoint.keep_best", "true", rule, "set it, or remove keep_best"))
     if (optimizer.name, optimizer.options) != ("adamw", {}):
         from workload.train import optax_names  # imports JAX
 
@@ -276,6 +284,28 @@ def _of_schedule(config: Config) -> list[Problem]:
     return [Problem("optimizer.decay_steps", str(config.decay_steps), rule, fix)]
 
 
+def _of_beginning(config: Config) -> list[Problem]:
+    """Return violations of rules of the weights that a run begins with."""
+    train, problems = config.train, []
+    begin, is_run = train.init_from, train.init_from.startswith("run:")
+    if (
+        begin
+        and (is_run or isinstance(config.model, ModuleConfig))
+        and not location.CHECKPOINT.fullmatch(begin)
+    ):
+        problems.append(Problem("train.init_from", repr(begin), location.IS_CHECKPOINT, "e.g. run:first@400"))
+    if train.init_with == "parameters":
+        return problems
+    given = f'"{train.init_with}"'
+    if not is_run:
+        rule = f"is of a run in train.init_from, which is {begin!r}"
+        problems.append(Problem("train.init_with", given, rule, "e.g. train.init_from=run:first@400"))
+    if config.lora.rank:
+        rule = "isn't for adapters, which begin beside the parameters of train.init_from"
+        problems.append(Problem("train.init_with", given, rule, '"parameters"'))
+    return problems
+
+
 def _of_module(config: Config) -> list[Problem]:
     """Return settings of the decoder's step that a module decides itself."""
     given = {f"compute.{name}": (getattr(config.compute, name), default) for name, default in _DECODERS_ALONE}
@@ -284,9 +314,6 @@ def _of_module(config: Config) -> list[Problem]:
     problems = [
         Problem(key, repr(value), rule, fix) for key, (value, default) in given.items() if value != default
     ]
-    begin = config.train.init_from
-    if begin and not location.CHECKPOINT.fullmatch(begin):
-        problems.append(Problem("train.init_from", repr(begin), location.IS_CHECKPOINT, "e.g. run:first@400"))
     settings = config.model.settings if isinstance(config.model, ModuleConfig) else {}
     try:
         json.dumps(settings, allow_nan=False)

@@ -8,8 +8,8 @@ function of (seed, step), so that a repeated step has the same bits.
 
 import math
 from collections.abc import Mapping
-from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,9 +24,6 @@ from workload.train import optimizer, sharding
 from workload.train.config import Config
 from workload.train.sharding import FSDP, memory_bytes
 from workload.train.update import Batch, Params, State, TrainStep, summed
-
-if TYPE_CHECKING:
-    from workload.train.base import Base
 
 _EVALUATION = 0  # number of the step whose key an evaluation has; updates begin with 1
 _NOTES = 4  # in an event
@@ -76,28 +73,19 @@ class ModuleStep(TrainStep):
     def first_params(self) -> Params:
         """Read those of `train.init_from`, or draw them where they are held: the same on any mesh."""
         if self.config.train.init_from and not self.config.lora.rank:
-            return self._base.params(self.state["params"])
+            return self.read_given()
         params: Params = jax.jit(self.module.first_params, out_shardings=self.shardings["params"])()
         return params
 
     def prepare(self) -> None:
         """See `TrainStep.prepare`."""
         if self.frozen:
-            self._values = self._base.params(self.frozen)
+            self._values = self.read_given()
 
-    def base_sha256(self) -> str:
-        """See `Base.sha256`."""
-        return self._base.sha256
-
-    def check_weights(self, tokenizer_sha256: str) -> None:
-        """See `Base.check`."""
-        self._base.check(self.frozen or self.state["params"], tokenizer_sha256)
-
-    @cached_property
-    def _base(self) -> "Base":
-        from workload.train.base import Base  # orbax takes seconds to import
-
-        return Base.named(self.config.train.init_from)
+    @property
+    def given(self) -> Params:
+        """See `TrainStep.given`: the frozen ones, if there are any."""
+        return self.frozen or super().given
 
     def _places_of(self, params: Params) -> Any:
         """See `TrainStep._places_of`; notes those that aren't placed as annotated."""
