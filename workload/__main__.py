@@ -200,7 +200,9 @@ def _parser() -> Parser:
 
 
 def _step_of(text: str) -> int | str:
-    """Parse a step, or `best`."""
+    """Parse a step, or `best`. Raises argparse.ArgumentTypeError."""
+    if text != "best" and not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text}: must be a step, or best\n    fix: --step 400")
     return text if text == "best" else int(text)
 
 
@@ -245,15 +247,21 @@ def _prepare(options: argparse.Namespace) -> int:
 
 def _list(options: argparse.Namespace) -> int:
     from workload.runs.store import open_run
-    from workload.train.checkpoints import list_steps
+    from workload.train import best
+    from workload.train.checkpoints import FOLDER, list_steps
 
-    steps = list_steps(open_run(options.run))
+    store = open_run(options.run)
+    steps = list_steps(store)
+    losses = best.read(store, FOLDER, steps.complete)
+    chosen = best.choose(losses)
     if options.json:
-        print(json.dumps({"complete": sorted(steps.complete), "incomplete": sorted(steps.incomplete)}))
+        listed = {"complete": sorted(steps.complete), "incomplete": sorted(steps.incomplete)}
+        print(json.dumps({**listed, "best": chosen}))
         return 0
     for step in sorted(steps.complete + steps.incomplete):
         verdict = "complete" if step in steps.complete else "incomplete: no marker, not used"
-        print(f"{step:>8}  {verdict}")
+        loss = f", the best: {losses[step].loss:.6g} on held-out tokens" if step == chosen else ""
+        print(f"{step:>8}  {verdict}{loss}")
     if not steps.complete:
         print(f"{options.run}: no complete checkpoint")
     return 0

@@ -4,6 +4,7 @@ A compilation takes minutes, so every batch and remat is first estimated from sh
 compiled, best first, until enough of them fit. The best is then compiled with other meshes, and the best of
 those without each group of flags.
 """
+# mypy: allow-untyped-calls
 
 import math
 from collections.abc import Callable, Iterator, Sequence

@@ -222,10 +222,12 @@ class Checkpoint:
             fix = "name a run of the same module with the same model.settings and vocabulary"
             if isinstance(config.model, Architecture):
                 fix = "name a run of the same [model] and vocabulary"
+            noun = "arrays"
             if config.train.init_with != "parameters":
+                noun = "arrays or settings"
                 fix += '; or train.init_with = "parameters", for these alone'
             raise WeightsError(
-                f"{self._shown}: {len(problems)} arrays or settings don't fit\n    {listed}\n    fix: {fix}"
+                f"{self._shown}: {len(problems)} {noun} don't fit\n    {listed}\n    fix: {fix}"
             )
         for name in self.store.list(f"{record.TOKENIZER}/{record.TOKENIZER}.json"):
             if hashlib.sha256(self.store.read(name)).hexdigest() != tokenizer_sha256:

@@ -2,6 +2,7 @@
 
 import hashlib
 from dataclasses import asdict, replace
+from typing import Any
 
 from workload import command
 from workload.data.tokens import Dataset
@@ -54,14 +55,16 @@ def model_from_weights(config: Config, problems: list[Problem]) -> Config:
     given = base.named(config.train.init_from)
     stored = given.arch
     chosen = stored if config.model == Architecture() else config.decoder
-    filled = replace(
-        chosen, kv_heads=chosen.J, head_dim=chosen.K, vocab_size=chosen.vocab_size or stored.vocab_size
-    )
-    for key, value in asdict(filled).items():
-        if value != (known := asdict(stored)[key]):
+
+    def filled(arch: Architecture) -> dict[str, Any]:
+        vocab_size = arch.vocab_size or stored.vocab_size
+        return asdict(replace(arch, kv_heads=arch.J, head_dim=arch.K, vocab_size=vocab_size))
+
+    for key, value in filled(chosen).items():
+        if value != (known := filled(stored)[key]):
             rule = f"must be {known!r}, as in {given.name}"
             problems.append(Problem(f"model.{key}", repr(value), rule, "remove [model] to use the weights'"))
-    return replace(config, model=filled)
+    return replace(config, model=stored)
 
 
 def check(config: Config, devices: int, platform: str, examples: int) -> None:
