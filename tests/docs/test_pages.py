@@ -121,7 +121,9 @@ def test_what_is_printed_beside_other_programs_is_understood() -> None:
     key = re.compile(rf"((?:{sections})\.\w+)(?:=.*)?")
     settings = {match[1] for line in printed if (match := key.fullmatch(line))} - {"train.py"}
     assert len(settings) >= 25
-    declared = set(re.findall(r"^\| `(\w+\.\w+)` \|", DOCUMENTS[ROOT / "docs/trainer.md"], re.MULTILINE))
+    declared = set(
+        re.findall(r"^\| `(\w+\.\w+)` \|", DOCUMENTS[ROOT / "docs/reference/trainer.md"], re.MULTILINE)
+    )
     assert settings - declared == set()
 
 
@@ -156,7 +158,7 @@ def test_tests_that_are_named_exist() -> None:
 
 @pytest.mark.parametrize("page", ["extraction", "fleet"])
 def test_every_defect_of_activation_extract_names_a_test(page: str) -> None:
-    table = DOCUMENTS[ROOT / f"docs/{page}.md"]
+    table = DOCUMENTS[ROOT / f"docs/reference/{page}.md"]
     numbered = re.findall(r"^\| (\d+) \| .+ \|$", table, re.MULTILINE)
     assert [int(number) for number in numbered] == list(range(1, len(numbered) + 1))
     assert len(re.findall(r"^\| \d+ \| .+ \| `test_.+` \|$", table, re.MULTILINE)) == len(numbered) > 10
@@ -173,7 +175,9 @@ def test_links_between_documents_lead_somewhere() -> None:
 
 
 def test_decisions_are_numbered_without_a_gap() -> None:
-    numbers = sorted(int(path.name[:4]) for path in (ROOT / "docs" / "decisions").glob("[0-9]*.md"))
+    numbers = sorted(
+        int(path.name[:4]) for path in (ROOT / "docs" / "internals" / "decisions").glob("[0-9]*.md")
+    )
     assert numbers == list(range(1, len(numbers) + 1))
 
 
@@ -214,14 +218,18 @@ def test_the_infrastructure_guide_is_run_by_a_scenario() -> None:
 
 
 def test_the_example_of_a_scenario_is_one(tmp_path: Path) -> None:
-    example = re.search(r"```python\n(.*?)```", DOCUMENTS[ROOT / "docs/rehearsal.md"], re.DOTALL)
+    example = re.search(r"```python\n(.*?)```", DOCUMENTS[ROOT / "docs/concepts/rehearsal.md"], re.DOTALL)
     assert example
     (tmp_path / "example.py").write_text(example[1])
     assert len(load(tmp_path / "example.py").steps) == 8
 
 
 def test_differences_of_the_stand_in_name_recordings_that_exist() -> None:
-    rows = DOCUMENTS[ROOT / "docs/standin.md"].partition("| difference | reason |")[2].partition("\n\n")[0]
+    rows = (
+        DOCUMENTS[ROOT / "docs/internals/standin.md"]
+        .partition("| difference | reason |")[2]
+        .partition("\n\n")[0]
+    )
     named = {
         name for row in rows.splitlines()[2:] for name in row.strip("| ").rpartition(" | ")[2].split(", ")
     }
