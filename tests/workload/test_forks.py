@@ -80,8 +80,11 @@ def test_a_fork_that_is_killed_ends_with_the_same_bits(root: Path, tmp_path: Pat
     assert sorted(run.losses()) == [*range(3, 13)]
     changed = run.json("config.json")["forked"]
     assert changed == {
-        "optimizer.learning_rate": [0.003, 0.01], "train.batch_size": [16, 8], "train.seed": [0, 7],
-    }  # fmt: skip
+        "optimizer.learning_rate": [0.003, 0.01],
+        "train.batch_size": [16, 8],
+        "train.seed": [0, 7],
+        "train.steps": [4, 12],
+    }
 
 
 def test_a_fork_with_the_optimizers_state_begins_its_schedule_anew(root: Path, tmp_path: Path) -> None:

@@ -33,7 +33,6 @@ from workload.train.past import Past, complete_step
 
 KEY = "train.init_from"
 _SHOWN = 8  # arrays in a message
-_OWN = ("train.init_from", "train.init_with", "train.steps")  # settings of which a fork has its own
 
 
 def find(key: str, name: str, root: str | None = None) -> tuple[Store, int]:
@@ -110,6 +109,11 @@ class Folder:
         return huggingface.digest(self.path)
 
     @property
+    def exact(self) -> dict[str, Any]:
+        """None: a folder has no run's settings."""
+        return {}
+
+    @property
     def files(self) -> dict[str, Any]:
         """See `huggingface.versions`."""
         return huggingface.versions(self.path)
@@ -127,10 +131,9 @@ class Folder:
         """See `huggingface.check`."""
         huggingface.check(self.path, self.arch)
 
-    def fits(self, config: Config, abstract: Params, state: Any, tokenizer_sha256: str) -> dict[str, Any]:
+    def fits(self, config: Config, abstract: Params, state: Any, tokenizer_sha256: str) -> None:
         """See `huggingface.check`; `fitting.resolve` has compared the tokenizer."""
         huggingface.check(self.path, config.decoder)
-        return {}
 
     def load(self, model: Architecture | ModuleConfig, abstract: Params) -> Params:
         """See `huggingface.load`."""
@@ -170,6 +173,11 @@ class Checkpoint:
         return hashlib.sha256(json.dumps(self.identity(), sort_keys=True).encode()).hexdigest()
 
     @property
+    def exact(self) -> dict[str, Any]:
+        """Settings that determine the run's losses, by section."""
+        return self.past.exact
+
+    @property
     def files(self) -> dict[str, Any]:
         """None that are sooner read than `sha256`."""
         return {}
@@ -195,7 +203,7 @@ class Checkpoint:
         """Restore its parameters on this host."""
         return self.past.restore(self.step, whole_state=False)["params"]
 
-    def fits(self, config: Config, abstract: Params, state: Any, tokenizer_sha256: str) -> dict[str, Any]:
+    def fits(self, config: Config, abstract: Params, state: Any, tokenizer_sha256: str) -> None:
         """Check that a run can begin with it.
 
         Args:
@@ -203,9 +211,6 @@ class Checkpoint:
             abstract: parameters that it must hold, and no others.
             state: of that run; its optimizer's part counts unless `train.init_with` is parameters.
             tokenizer_sha256: of the run's tokens.
-
-        Returns:
-            The settings that differ, by key path, as [there, here].
 
         Raises:
             WeightsError: lists all that doesn't fit.
@@ -233,12 +238,6 @@ class Checkpoint:
             if hashlib.sha256(self.store.read(name)).hexdigest() != tokenizer_sha256:
                 fix = "prepare the tokens with the tokenizer that lies in its folder"
                 raise WeightsError(f"{self._shown}: has another tokenizer than the tokens\n    fix: {fix}")
-        changed = record.changes(self.past.exact, config.identity())
-        return {
-            key: [was, now]
-            for key, was, now in changed
-            if key.split(".")[0] in config.identity() and key not in _OWN
-        }
 
     def _of_state(self, config: Config, stored: Params, state: Any) -> Iterator[str]:
         """Yield what keeps a run from continuing with the optimizer's state or the step."""

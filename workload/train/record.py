@@ -29,6 +29,7 @@ from workload.train.update import TrainStep
 
 NAME, TOKENIZER = "config.json", "tokenizer"
 _STEPS = "train.steps"
+_OF_FORKS = ("train.init_from", "train.init_with", "base_sha256")  # which each has of its own
 
 
 def compare_workers(cluster: Cluster, config: Config, tokens_sha256: str) -> None:
@@ -119,8 +120,11 @@ class RunRecord:
             self._identify_base({})
             if self._config.train.init_from:  # before the run's name is bound to these weights
                 step, tokenizer = self._step, self._dataset.manifest.tokenizer_sha256
-                changed = step.base.fits(self._config, step.given, step.state, tokenizer)
-                self._written |= {"forked": changed} if changed else {}
+                step.base.fits(self._config, step.given, step.state, tokenizer)
+                if was := step.base.exact:
+                    differs = changes(was, self._written["exact"])
+                    forked = {key: [before, after] for key, before, after in differs if key not in _OF_FORKS}
+                    self._written["forked"] = forked
             self._keep_tokenizer(store)
             self.write(store)
             return False

@@ -115,7 +115,8 @@ class TrainStep(ABC):
             return {"params": params, "opt_state": self.first_optimizer_state(params)}
         state: State = self._forked.state(self.state)
         if self.config.train.init_with == "optimizer":
-            anew = jax.jit(optimizer.restarted, out_shardings=self.shardings["opt_state"])
+            where = self.shardings["opt_state"]
+            anew = jax.jit(optimizer.restarted, out_shardings=where, donate_argnums=0)
             state["opt_state"] = anew(state["opt_state"])
         return state
 
