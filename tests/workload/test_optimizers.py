@@ -1,6 +1,8 @@
 """Optimizers of optax by name, and schedules: refused in one message, sharded, and resumed to the bit."""
 
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ import numpy as np
 import pytest
 
 from tests.workload.slice import RunFolder, command, cpu_devices, train
+from tools.blocks import ROOT
 from workload.__main__ import main
 from workload.errors import ConfigError
 from workload.train import config as configs
@@ -118,6 +121,16 @@ def test_a_list_is_given_as_numbers_and_a_counted_schedule_isnt_needed() -> None
     config = configs.load("tiny.toml", ["optimizer.name=prodigy", "optimizer.options={betas=[0.8, 0.9]}"])
     state = optimizer.build(config).init({"up": jnp.ones((4, 4))})
     assert (int(optimizer.finished(state)), optimizer.restarts(state)) == (0, False)
+
+
+def test_a_name_is_checked_without_a_device() -> None:
+    """Several workers meet before JAX looks for devices."""
+    script = (
+        "from jax._src import xla_bridge; from workload.train import config;"
+        'loaded = [config.load("tiny.toml", [f"optimizer.name={name}"]) for name in ("muon", "adafactor")];'
+        "raise SystemExit(len(xla_bridge._backends))"
+    )
+    assert subprocess.run([sys.executable, "-c", script], check=False, cwd=ROOT).returncode == 0
 
 
 def test_settings_at_their_defaults_are_none_of_a_runs_identity() -> None:

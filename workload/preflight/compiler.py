@@ -186,6 +186,7 @@ def _compile(config: Config, slices: Slices) -> Compiled:
         import jax
         from jax.experimental import topologies
 
+        jax.config.update("jax_platforms", os.environ["JAX_PLATFORMS"])  # it may have been imported before
         from workload.train import flags
         from workload.train.sharding import by_slice, make_mesh
         from workload.train.steps import make_step

@@ -197,6 +197,7 @@ class Checkpoint:
 
     def state(self, abstract: Any) -> Any:
         """See `Past.state`."""
+        self.check()
         return self.past.state(self.step, abstract)
 
     def whole(self) -> Any:

@@ -165,17 +165,11 @@ class RunRecord:
         """Store the tokenizer and generation settings for exports; see `model/generation.py`."""
         manifest, length = self._dataset.manifest, self._config.data.sequence_length
         base = self._step.base if self._config.train.init_from else None
-        known = Generation.of_run(
-            manifest.begin_of_document,
-            manifest.end_of_document,
-            length,
-            base.generation if base else Generation(),
-        )
+        of_base = base.generation if base else Generation()
+        known = Generation.of_run(manifest.begin_of_document, manifest.end_of_document, length, of_base)
         self._written["generation"] = known.content()
-        for folder in (
-            self._dataset.folder,
-            getattr(base, "path", None),
-        ):  # tokens of version 2 have no tokenizer beside them
+        # Tokens of version 2 have no tokenizer beside them.
+        for folder in (self._dataset.folder, getattr(base, "path", None)):
             file = folder / generation.TOKENIZER if folder else None
             if not file or not file.is_file():
                 continue
