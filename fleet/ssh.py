@@ -203,7 +203,7 @@ def os_login_name() -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         name, why = "", str(error)
     if not name:
-        fix = "gcloud auth login, and once: gcloud compute os-login ssh-keys add (docs/reference/settings.md)"
+        fix = "gcloud auth login, and once: gcloud compute os-login ssh-keys add (docs/reference/access.md)"
         raise FleetError(f"{shlex.join(words)}: {why}\n    fix: {fix}")
     return name
 

@@ -1,6 +1,6 @@
 """Check the field's words: `python -m tools.words [FOLDER] [--json]`.
 
-Terms of this project's own that gave way to the field's (docs/reference/glossary.md) may not come back.
+Terms of this project's own that gave way to the field's (docs/concepts/glossary.md) may not come back.
 In Python no docstring begins with a question word or a pronoun, and no name is a pronoun or a verb of
 speech. Exits with 1 where a rule is broken.
 """

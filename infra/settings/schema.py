@@ -1,7 +1,7 @@
 """Schema of settings: types, defaults, meanings and rules; and the sections that belong to no layer.
 
 A field `bucket_name` of the storage layer's class is `storage:bucketName` in `Pulumi.<env>.yaml`.
-The parser, the error messages and the tables in docs/reference/settings.md are made from such classes
+The parser, the error messages and the tables in docs/reference/settings are made from such classes
 alone; a layer's stands in its folder, with the rules between its fields.
 """
 

@@ -23,7 +23,9 @@ from rehearsal.scenario.scenario import find, load, name_of, own
 from tests.rehearsal.providers.replay import RECORDINGS
 from tools import docs
 from tools.blocks import ROOT, filled, pages, table
-from tools.settings_docs import default_of
+from tools.budget import MOST_WORDS, counted
+from tools.budget import words as count
+from tools.settings_docs import PAGES, add_pages, default_of
 from workload.__main__ import main as workload
 
 HISTORY = {"log.md", "CHANGELOG.md"}
@@ -158,20 +160,56 @@ def test_tests_that_are_named_exist() -> None:
 
 @pytest.mark.parametrize("page", ["extraction", "fleet"])
 def test_every_defect_of_activation_extract_names_a_test(page: str) -> None:
-    table = DOCUMENTS[ROOT / f"docs/reference/{page}.md"]
+    table = DOCUMENTS[ROOT / f"docs/internals/{page}.md"]
     numbered = re.findall(r"^\| (\d+) \| .+ \|$", table, re.MULTILINE)
     assert [int(number) for number in numbered] == list(range(1, len(numbered) + 1))
     assert len(re.findall(r"^\| \d+ \| .+ \| `test_.+` \|$", table, re.MULTILINE)) == len(numbered) > 10
 
 
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of a page's headings, as GitHub and mkdocs make them."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+    titles = (
+        re.sub(r"\[(.*?)\]\(.*?\)", r"\1", title) for title in re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    )
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def broken_links(root: Path) -> Iterator[str]:
+    """Yield links of a checkout's pages that lead to no file, or to no heading of it."""
+    for path in (*root.glob("*.md"), *(root / "docs").rglob("*.md")):
+        for target, anchor in re.findall(r"\]\(([^)#\s]*)#?([^)\s]*)\)", path.read_text("utf-8")):
+            page = path.parent / target if target else path
+            if "://" in target or target.startswith("mailto:"):
+                continue
+            if not page.exists() or (anchor and page.suffix == ".md" and anchor not in anchors(page)):
+                yield f"{path.relative_to(root)}: {target}#{anchor}"
+
+
 def test_links_between_documents_lead_somewhere() -> None:
-    broken = [
-        f"{path.relative_to(ROOT)}: {target}"
-        for path in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"))
-        for target in re.findall(r"\]\(([^)#]+)[^)]*\)", path.read_text("utf-8"))
-        if "://" not in target and not (path.parent / target).exists()
-    ]
-    assert not broken
+    assert [*broken_links(ROOT)] == []
+
+
+def test_a_link_to_no_file_or_no_heading_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "b.md").write_text("# A `b` title\n[up](../a.md) [self](#a-b-title)\n")
+    (tmp_path / "a.md").write_text("[b](docs/b.md#a-b-title) [no](docs/b.md#c) [none](docs/c.md)\n")
+    assert [*broken_links(tmp_path)] == ["a.md: docs/b.md#c", "a.md: docs/c.md#"]
+
+
+def test_every_section_of_settings_has_its_page(tmp_path: Path) -> None:
+    assert {page.stem for page in PAGES.glob("*.md")} == {*section_classes()}
+    add_pages(tmp_path)
+    assert "| `fleet:ssh` |" in filled((tmp_path / "fleet.md").read_text("utf-8"))
+
+
+def test_what_a_user_reads_stays_within_its_budget() -> None:
+    assert sum(counted().values()) <= MOST_WORDS, "python -m tools.budget"
+
+
+def test_tables_and_definitions_of_links_are_not_counted() -> None:
+    block = "<!-- begin generated: a.b -->\n| x | y |\n\nz\n<!-- end generated -->"
+    assert count(f"two words\n{block}\n[c]: https://example.com\nthree") == 3
 
 
 def test_decisions_are_numbered_without_a_gap() -> None:

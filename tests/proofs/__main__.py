@@ -188,7 +188,7 @@ def preprocess(count: int, seed: int) -> dict[str, Any]:
 
 @proof()
 def matrix() -> dict[str, Any]:
-    """Every cell; kept beside the measurements: docs/reference/fleet.md has their tables."""
+    """Every cell; kept beside the measurements: docs/internals/fleet.md has their tables."""
     begun, cells = time.monotonic(), []
     with tempfile.TemporaryDirectory(prefix="proof-") as folder:
         lab = Lab(Path(folder))
@@ -209,7 +209,7 @@ def matrix() -> dict[str, Any]:
     click.option("--every", type=int, default=1, help="Kill at every N-th request; 1: at all."),
 )
 def updates(names: Sequence[str], every: int) -> dict[str, Any]:
-    """The next `up` or `destroy` ends clean, and the state is Google's; docs/reference/settings.md."""
+    """The next `up` or `destroy` ends clean, and the state is Google's; docs/internals/stacks.md."""
     stored = json.loads(UPDATES.read_text()) if UPDATES.exists() else {"rows": []}
     kills = 0
     for layer in names or LAYERS:
