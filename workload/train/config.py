@@ -112,7 +112,7 @@ class Config:
 
     model: Architecture | ModuleConfig = field(default_factory=Architecture)
     data: DataConfig = DataConfig()
-    optimizer: OptimizerConfig = OptimizerConfig()
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     train: TrainConfig = TrainConfig()
     lora: LoraConfig = field(default_factory=LoraConfig)
     compute: ComputeConfig = field(default_factory=ComputeConfig)
