@@ -68,10 +68,8 @@ def pinned(name: str, own: Store) -> str:
     """
     run, _, _ = name.rpartition("@")
     try:
-        begun = foreign.text(
-            foreign.group(foreign.group(foreign.parse(own.read(location.RECORD)), "exact"), "train"),
-            "init_from",
-        )
+        exact = foreign.group(foreign.parse(own.read(location.RECORD)), "exact")
+        begun = foreign.text(foreign.group(exact, "train"), "init_from")
     except (StoreError, ValueError):
         begun = ""
     return begun if begun.rpartition("@")[0] == run else f"{run}@{find(KEY, name)[1]}"
