@@ -18,7 +18,7 @@ from tests.parity import environment
 from tests.workload.chatting import KINDS, ODD, settings, tokenizer
 from workload.__main__ import main
 from workload.data import stream as streams
-from workload.data.chat import ConversationError, Template
+from workload.data.template import ConversationError, Template
 from workload.data.tokenizers import open_tokenizer
 from workload.errors import DataError
 

@@ -4,7 +4,7 @@ import hashlib
 from dataclasses import asdict, replace
 
 from workload import command
-from workload.data.tokens import Dataset
+from workload.data.tokens import Examples
 from workload.errors import ConfigError, Problem
 from workload.model import huggingface
 from workload.model.architecture import Architecture
@@ -12,7 +12,7 @@ from workload.train import divisibility
 from workload.train.config import Config
 
 
-def resolve(config: Config, dataset: Dataset) -> Config:
+def resolve(config: Config, dataset: Examples) -> Config:
     """Return the config completed from the initial weights and the tokens.
 
     An absent [model] is taken from `train.init_from`, a vocabulary of 0 from the tokens.
