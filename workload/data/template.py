@@ -225,7 +225,9 @@ def _absent(file: Path, folder: Path, names: Sequence[str]) -> dict[str, Any]:
     class Absent(Undefined):
         def __str__(self) -> str:
             fix = f"name the token in {folder / _CONFIG}, or remove it from the template"
-            rule = f"writes {self._undefined_name}, which neither {_CONFIG} nor {_MAP} defines"
+            rule = (
+                f"the chat template writes {self._undefined_name}, which neither {_CONFIG} nor {_MAP} defines"
+            )
             raise DataError(f"{file}: {rule}\n    fix: {fix}")
 
     return {name: Absent(name=name) for name in names}
