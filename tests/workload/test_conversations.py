@@ -1,6 +1,7 @@
 """Conversations become tokens of which the answers alone count, and rows that keep them whole."""
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +98,7 @@ GOOD = {"messages": TURNS}
         ({"text": "hello"}, "has no messages in 'messages'", "mend it, or leave the file out"),
         ({"chat": TURNS}, "has no messages in 'messages'", "--field one of chat"),
         ({"messages": []}, "has no messages", "mend it, or leave it out"),
-        ({"messages": None}, "has no messages", "mend it, or leave it out"),
+        ({"messages": None}, "has no messages", "mend it, or leave the file out"),
         ({"messages": TURNS[:1]}, "has no message of role 'assistant'", "mend it"),
         ({"messages": TURNS[1:]}, "begins with an answer", "mend it"),
         (
@@ -174,7 +175,7 @@ def test_rows_hold_whole_conversations_once_with_their_marks(marked: Path, tmp_p
     begins = [*np.flatnonzero(marks & BEGIN).tolist(), len(tokens)]
     documents = {
         tuple(tokens[begin:end].tolist()): (marks[begin:end] & ANSWER).tolist()
-        for begin, end in zip(begins, begins[1:], strict=False)
+        for begin, end in pairwise(begins)
     }
     dataset = open_folder(tmp_path / "out", 64)
     assert isinstance(dataset, Conversations)
