@@ -108,7 +108,7 @@ GOOD = {"messages": TURNS}
         ),
         ({"instruction": "add", "output": ""}, "has an empty answer: message 2", "mend it"),
         ({"messages": [{"from": "human", "value": "hello"}]}, "message 1 has no role", "mend it"),
-        ("[1]\n", "is a JSON array, not JSON lines", "jq -c '.[]' > s.jsonl"),
+        ('[{"messages": []}]\n', "is a JSON array, not JSON lines", "jq -c '.[]' > s.jsonl"),
     ],
 )
 def test_a_row_that_teaches_nothing_is_refused_with_its_line(

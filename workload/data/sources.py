@@ -199,7 +199,7 @@ class Sources:
             raise DataError(f"{path}: is not Parquet: {error}\n    fix: get the file again") from None
 
     def _sample(self, entry: Any, where: str, columns: Sequence[str] = ()) -> Sample:
-        if isinstance(entry, list):
+        if isinstance(entry, list) and entry and isinstance(entry[0], dict):
             return Sample(where, problem=IS_ARRAY, fix=as_lines(Path(where.rpartition(":")[0])))
         fields = entry if isinstance(entry, dict) else {}
         content = fields.get(self.field)
@@ -255,7 +255,7 @@ def holds_lines(file: IO[bytes], field: str, most_bytes: int = -1) -> bool:
     """
     first, second = file.readline(most_bytes), file.readline(most_bytes)
     try:
-        entry = json.loads(first)
+        entry = loads(first)
     except (ValueError, RecursionError):
         return False
     return isinstance(entry, dict) and (field in entry or bool(second.strip()))
@@ -269,10 +269,20 @@ def lines(path: Path) -> Iterator[tuple[str, Any, str]]:
                 yield f"{path}:{number}", *parsed(raw)
 
 
+def loads(raw: str | bytes) -> Any:
+    """Parse JSON; numbers of more digits than Python converts become floats."""
+    try:
+        return json.loads(raw)
+    except ValueError as error:
+        if "digits" not in str(error):
+            raise
+        return json.loads(raw, parse_int=float)
+
+
 def parsed(raw: bytes) -> tuple[Any, str]:
     """Return the value of some JSON, and the problem; empty if it is valid."""
     try:
-        return json.loads(raw), ""
+        return loads(raw), ""
     except (ValueError, RecursionError) as error:
         return None, f"is not JSON: {error}"
 

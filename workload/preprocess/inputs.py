@@ -162,7 +162,11 @@ def decompressed(item: Input, file: IO[bytes]) -> IO[bytes]:
 def unreadable(item: Input, error: Exception) -> DataError:
     """Return the error for an input that can't be read to its end."""
     reason = getattr(error, "strerror", None) or error
-    return DataError(f"{item.url}: can't be read: {reason}\n    fix: get it again, or leave it out")
+    fix = "get it again, or leave it out"
+    if "too much memory for decoding" in str(error):  # Zstandard's, of a window above 128 MiB
+        name = item.url.rpartition("/")[2]
+        fix = f"pack it anew with a window up to 128 MiB: zstd -dc --long=31 {name} | zstd --long=27 -o NAME"
+    return DataError(f"{item.url}: can't be read: {reason}\n    fix: {fix}")
 
 
 def _changed(item: Input) -> DataError:
