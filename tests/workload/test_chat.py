@@ -95,7 +95,7 @@ def test_texts_and_tokens_are_those_of_transformers(
         assert encoded.marks_L is not None
         assert (encoded.marks_L & ANSWER).tolist() == mask
         masks += 1
-    assert masks == 2
+    assert masks == 3
     if not recorded and "TPU_RECORD" in os.environ:
         RECORDED.write_text(json.dumps(reference) + "\n")
     refused = sum(item is None for item in anies)

@@ -42,10 +42,10 @@ class DataConfig:
     path: str = (
         "."  # folder that holds manifest.json, below $DATA_DIR where that is set, or gs://BUCKET/FOLDER
     )
-    # Several folders in place of `path`: [{path = "chats", weight = 3}, {path = "text", weight = 1}]
+    # several folders in place of `path`: [{path = "chats", weight = 3}, {path = "text", weight = 1}]
     sources: tuple[SourceConfig, ...] = ()
     sequence_length: int = ruled(128, at_least(1))  # in tokens
-    # Tokens of conversations that count for the loss: "answers" or "all". Required for conversations.
+    # tokens of conversations that count for the loss; required for those, empty for documents alone
     loss: str = ruled("", one_of("", "answers", "all"))
 
 
