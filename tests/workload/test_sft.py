@@ -78,7 +78,7 @@ def test_killed_it_ends_with_the_bits_of_one_that_was_left_alone(
     [
         (["data.loss="], "data.loss = '': must be given: data.sources[0].path = 'chats' holds conversations"),
         (['data.sources=[{path="text"}]', "observe.eval_path="], "data.loss = 'answers': must be empty"),
-        (["data.sequence_length=8"], "chats.jsonl:60: has "),
+        (["data.sequence_length=8"], "chats.jsonl:51: has "),
     ],
 )
 def test_settings_that_dont_fit_the_data_are_refused_before_any_step(
