@@ -215,7 +215,7 @@ def test_an_interrupted_preparation_ends_with_the_same_bytes(
 
     def run(out: Path) -> None:
         made = HuggingFace(marked, "</s>", templated=True)
-        prepare([source], out, made, shard_tokens=100, chats=chats, most_tokens=20)
+        prepare([source], out, made, shard_tokens=100, chats=chats, most_tokens=40)
 
     run(tmp_path / "whole")
     monkeypatch.setattr("workload.data.prepare._BATCH_CHARACTERS", 50)
