@@ -91,7 +91,7 @@ def _not_finite(state: Any) -> list[str]:
 def export(
     store: Store,
     out: Path,
-    step: int | None,
+    step: int | str | None,
     dtype: str,
     progress: Callable[[str], None],
     merged: bool = False,

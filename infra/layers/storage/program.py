@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pulumi
 
+from infra.layers.storage import present
 from infra.layers.storage.bucket import ControllerBucket, ProtectedBucket
 from infra.layers.storage.controller_account import ControllerAccount
 from infra.layers.storage.identity import TrainingIdentity
@@ -23,6 +24,7 @@ def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]
     """Declare the buckets, the accounts and the services."""
     provider = providers["gcp"]
     desired = settings[StorageSettings]
+    present.require(settings)
     services = ProjectServices(settings, pulumi.ResourceOptions(provider=provider))
     opts = pulumi.ResourceOptions(provider=provider, depends_on=services.services)
     plain = replace(desired, storage_class="STANDARD", versioning=False, hierarchical_namespace=False)
