@@ -51,9 +51,10 @@ class Template:
         config = _config(folder / _CONFIG)
         file, source = _source(folder, config)
         now = _now()
+        plain, marking = _environment(now), _environment(now, _MARKS)
         try:
-            self._template = _environment(now).from_string(source)
-            self._marked = _environment(now, _MARKS).from_string(source) if _ANSWERS.search(source) else None
+            self._template = plain.from_string(source)
+            self._marked = marking.from_string(source) if _ANSWERS.search(source) else None
         except Exception as error:  # an invalid template may fail in Jinja or in Python's compiler
             fix = "get the tokenizer's files again, or mend the template"
             raise DataError(f"{file}: the chat template doesn't parse: {error}\n    fix: {fix}") from None
