@@ -18,7 +18,8 @@ from workload.__main__ import main
 from workload.errors import ConfigError
 from workload.train import config as configs
 from workload.train import optimizer
-from workload.train.config import Config, OptimizerConfig, TrainConfig
+from workload.train.config import Config, TrainConfig
+from workload.train.optimizer_config import OptimizerConfig
 from workload.train.sharding import make_mesh
 from workload.train.steps import make_step
 

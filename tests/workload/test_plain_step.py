@@ -15,8 +15,9 @@ from workload.model import decoder, rope
 from workload.model.architecture import Architecture, RopeScaling
 from workload.train import flags
 from workload.train.compute import ComputeConfig
-from workload.train.config import Config, DataConfig, ObserveConfig, OptimizerConfig, TrainConfig
+from workload.train.config import Config, DataConfig, ObserveConfig, TrainConfig
 from workload.train.evaluation import Evaluation
+from workload.train.optimizer_config import OptimizerConfig
 from workload.train.progress import Progress
 from workload.train.sharding import make_mesh
 from workload.train.step import Step

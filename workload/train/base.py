@@ -27,7 +27,7 @@ from workload.model.generation import Generation
 from workload.modules.config import ModuleConfig
 from workload.runs import location
 from workload.runs.store import Store, open_run
-from workload.train import best, optimizer, record
+from workload.train import best, optimizer
 from workload.train.config import Config
 from workload.train.past import Past, complete_step
 
@@ -68,9 +68,8 @@ def pinned(name: str, own: Store) -> str:
     """
     run, _, _ = name.rpartition("@")
     try:
-        begun = foreign.text(
-            foreign.group(foreign.group(foreign.parse(own.read(record.NAME)), "exact"), "train"), "init_from"
-        )
+        exact = foreign.group(foreign.parse(own.read(location.RECORD)), "exact")
+        begun = foreign.text(foreign.group(exact, "train"), "init_from")
     except (StoreError, ValueError):
         begun = ""
     return begun if begun.rpartition("@")[0] == run else f"{run}@{find(KEY, name)[1]}"
@@ -235,7 +234,7 @@ class Checkpoint:
             raise WeightsError(
                 f"{self._shown}: {len(problems)} {noun} don't fit\n    {listed}\n    fix: {fix}"
             )
-        for name in self.store.list(f"{record.TOKENIZER}/{record.TOKENIZER}.json"):
+        for name in self.store.list(f"{location.TOKENIZER}/{location.TOKENIZER}.json"):
             if hashlib.sha256(self.store.read(name)).hexdigest() != tokenizer_sha256:
                 fix = "prepare the tokens with the tokenizer that lies in its folder"
                 raise WeightsError(f"{self._shown}: has another tokenizer than the tokens\n    fix: {fix}")

@@ -14,7 +14,7 @@ from optax import contrib
 
 from settings_schema.parser import NOUNS, nearest, shown
 from workload.errors import Problem
-from workload.train.config import DTYPES, OptimizerConfig
+from workload.train.optimizer_config import DTYPES, OptimizerConfig
 
 RATE = "learning_rate"
 ADAMW = {

@@ -20,12 +20,14 @@ from workload.model.architecture import Architecture
 from workload.model.decoder import Params
 from workload.model.generation import Generation
 from workload.modules.config import ModuleConfig
+from workload.runs import location
 from workload.runs.store import Store
-from workload.train import best, checksums, record
+from workload.train import best, checksums
 from workload.train.checkpoints import FOLDER, list_steps, quiet_failures, read_checksums
 from workload.train.cluster import first_line
-from workload.train.config import Config, OptimizerConfig
+from workload.train.config import Config
 from workload.train.optimizer import build
+from workload.train.optimizer_config import OptimizerConfig
 
 
 @dataclass(frozen=True)
@@ -50,11 +52,11 @@ class Past:
             RunError: another version of the trainer wrote it.
         """
         try:
-            written = foreign.parse(store.read(record.NAME))
+            written = foreign.parse(store.read(location.RECORD))
             exact = written["exact"]
         except (ValueError, KeyError):
             fix = "use the version of the trainer that began the run"
-            where = f"{store.url}/{record.NAME}"
+            where = f"{store.url}/{location.RECORD}"
             raise RunError(f"{where}: not written by this version\n    fix: {fix}") from None
         problems: list[Problem] = []
         kind = ModuleConfig if "module" in exact["model"] else Architecture
@@ -63,7 +65,7 @@ class Past:
         lora = settings.build(LoraConfig, exact.get("lora", {}), "lora.", problems)
         if problems:
             listed = "\n  ".join(map(str, problems))
-            raise RunError(f"{store.url}/{record.NAME}: not written by this version\n  {listed}")
+            raise RunError(f"{store.url}/{location.RECORD}: not written by this version\n  {listed}")
         sha256 = hashlib.sha256(json.dumps(exact, sort_keys=True).encode()).hexdigest()
         length = {"longest": exact["data"]["sequence_length"]}
         generation = Generation.read(length | written.get("generation", {}))

@@ -21,6 +21,7 @@ from workload.model.generation import Generation
 from workload.modules import source
 from workload.modules.config import ModuleConfig
 from workload.runs.errors import MissingObjectError
+from workload.runs.location import RECORD, TOKENIZER
 from workload.runs.store import Store
 from workload.settings import flat
 from workload.train.cluster import Cluster
@@ -28,7 +29,6 @@ from workload.train.config import Config
 from workload.train.sharding import rings
 from workload.train.update import TrainStep
 
-NAME, TOKENIZER = "config.json", "tokenizer"
 _STEPS = "train.steps"
 _OF_FORKS = ("train.init_from", "train.init_with", "base_sha256")  # which each has of its own
 
@@ -105,12 +105,12 @@ class RunRecord:
 
     @staticmethod
     def _store_record(store: Store, content: dict[str, Any]) -> None:
-        store.write(NAME, (json.dumps(content, indent=2) + "\n").encode())
+        store.write(RECORD, (json.dumps(content, indent=2) + "\n").encode())
 
     def _compare(self, store: Store) -> bool:
         """Compare with the stored record, or write it if there is none; on worker 0."""
         try:
-            stored = foreign.parse(store.read(NAME))
+            stored = foreign.parse(store.read(RECORD))
             for key in ("exact", "rounding"):
                 if not foreign.group(stored, key):
                     raise ValueError(f"lacks the key `{key}`")
@@ -131,7 +131,7 @@ class RunRecord:
             return False
         except ValueError as error:
             raise HopelessError(
-                f"{store.url}/{NAME}: damaged, or written by another version of the trainer: {error}\n"
+                f"{store.url}/{RECORD}: damaged, or written by another version of the trainer: {error}\n"
                 "    fix: give the new run another --name, or continue with that version"
             ) from None
         self._identify_base(stored)
