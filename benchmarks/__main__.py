@@ -22,7 +22,7 @@ COMMANDS = {
     ),
     "maxtext": (
         "benchmarks.maxtext:measure",
-        "memory, exchanges, waits and FLOPs of a step, beside MaxText's recipes; 10 to 60 min a row.",
+        "memory, exchanges, waits and FLOPs of a step, beside MaxText's recipes; 2 to 5 min a row.",
     ),
     "small": (
         "benchmarks.small:measure",

@@ -1,29 +1,25 @@
 """Llama 3.1's step beside MaxText's under its recommended flags, by one compiler.
 
 Both are compiled here for the same slices and tokens a chip: MaxText with the flags and sizes of its recipe
-for the slice (`peers/maxtext.toml`), ours from `workload/configs`. Memory is of the compiler's own list of
-allocations. Waits are counted as preflight counts them, in the schedule that the compiler made of either
-program. A row takes 10 to 60 minutes on two cores; the figures of rows that aren't named are kept.
+for the slice (`peers/maxtext.toml`), ours from `workload/configs`. Either compilation ends before code is
+generated (`dumps.py`): memory is of the compiler's own list of allocations, and waits are counted as
+preflight counts them, in the schedule, with matrix products at the chip's peak in place of estimates of
+cycles. The figures of rows that aren't named are kept.
 """
 
 import json
-import os
-import subprocess
 import sys
-import tempfile
-import time
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.dumps import ByProducts, Dump, dumped, folder
 from benchmarks.machine import described
 from benchmarks.peers import PINS, maxtext_base, python
-from workload.preflight.compiler import buffers, compile_step
-from workload.preflight.hlo import HloProgram
 from workload.preflight.roofline import forward_flops
-from workload.preflight.schedule import Collective, Rates, Schedule
+from workload.preflight.schedule import Rates
 from workload.preflight.slices import GIB, Slices, slices
 from workload.train import config as configs
 from workload.train.config import Config
@@ -68,10 +64,14 @@ class Row:
         """Speeds of the links."""
         return Rates(dcn_bytes_per_s=self.slices.dcn_bytes_per_s)
 
+    @property
+    def settings(self) -> list[str]:
+        """Overrides with the batch."""
+        return [f"train.batch_size={self.examples * self.slices.chips}", *self.overrides]
+
     def loaded(self) -> Config:
         """Return the config of our step."""
-        batch = f"train.batch_size={self.examples * self.slices.chips}"
-        return configs.load(self.config, [batch, *self.overrides])
+        return configs.load(self.config, self.settings)
 
 
 ROWS = {
@@ -110,16 +110,12 @@ def measure(rows: Sequence[str] = tuple(ROWS)) -> dict[str, Any]:
 
 def measure_ours(row: Row) -> dict[str, Any]:
     """Return the figures of our recipe."""
-    compiled = compile_step(row.loaded(), row.slices)
-    if compiled.refused:
-        raise SystemExit(compiled.refused)
-    return _figures(
-        row,
-        compiled.collectives,
-        compiled.arguments_bytes + compiled.temporaries_bytes,
-        compiled.program_flops,
-        compiled.kernels,
-    ) | {"compile_s": compiled.compile_s}
+    with folder() as where:
+        line = [
+            sys.executable, "-m", "workload", "preflight", row.config, "--fresh", "--slice", row.slices.name,
+            "--slices", str(row.slices.count), *(word for item in row.settings for word in ("--set", item)),
+        ]  # fmt: skip
+        return _figures(row, dumped(line, where, row.slices.count, {"TMPDIR": str(where)}))
 
 
 def measure_maxtext(row: Row) -> dict[str, Any]:
@@ -127,53 +123,42 @@ def measure_maxtext(row: Row) -> dict[str, Any]:
     recipe = RECIPES["recipes"][row.recipe]
     flags = {name: value for group in recipe["flags"] for name, value in RECIPES["flags"][group].items()}
     settings = RECIPES["arguments"] | recipe["arguments"] | {"model_name": recipe["model"]}
-    begun = time.monotonic()
-    program, arguments_bytes, temporaries_bytes = compile_maxtext(row.slices, row.examples, settings, flags)
-    took_s = time.monotonic() - begun
-    collectives = Schedule(program, row.slices.chips_each, row.rates).collectives
-    together = arguments_bytes + temporaries_bytes
-    return _figures(row, collectives, together, program.matmul_flops(), program.kernels()) | {
-        "compile_s": took_s
-    }
+    return _figures(row, compile_maxtext(row.slices, row.examples, settings, flags))
 
 
 def compile_maxtext(
-    where: Slices, examples: int, settings: dict[str, str], flags: dict[str, str]
-) -> tuple[HloProgram, int, int]:
-    """Compile MaxText's step; return the program, and the bytes of its arguments and temporaries.
+    slices: Slices, examples: int, settings: Mapping[str, str], flags: Mapping[str, str]
+) -> Dump:
+    """Compile MaxText's step.
 
     Raises:
         SystemExit: it failed, with the end of its output.
     """
     interpreter = python("maxtext")
-    with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
-        options = " ".join(f"--{name}={value}" for name, value in ({"xla_dump_to": folder} | flags).items())
+    with folder() as where:
+        options = " ".join(f"--{name}={value}" for name, value in {"xla_dump_to": where, **flags}.items())
         line = [
-            str(interpreter), str(Path(__file__).parent / "peers" / "maxtext_step.py"), folder,
-            maxtext_base(interpreter), f"compile_topology={where.name}",
-            f"compile_topology_num_slices={where.count}", f"per_device_batch_size={examples}",
-            *(f"{name}={value}" for name, value in settings.items()), f"compile_xla_flags={options}",
+            str(interpreter), "-m", "maxtext.trainers.pre_train.train_compile", maxtext_base(interpreter),
+            f"compile_topology={slices.name}", f"compile_topology_num_slices={slices.count}",
+            f"per_device_batch_size={examples}", *(f"{name}={value}" for name, value in settings.items()),
+            f"compile_xla_flags={options}",
         ]  # fmt: skip
-        quiet = {"TPU_SKIP_MDS_QUERY": "1", "JAX_PLATFORMS": "cpu", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
-        done = subprocess.run(line, env=os.environ | quiet, capture_output=True, text=True, check=False)
-        written = Path(folder) / "program.txt"
-        if done.returncode or not written.exists():
-            raise SystemExit(f"MaxText's train_compile failed:\n{(done.stdout + done.stderr)[-3000:]}")
-        arguments_bytes = json.loads((Path(folder) / "memory.json").read_text())["argument"]
-        return HloProgram(written.read_text(), where.count), arguments_bytes, buffers(Path(folder))[0]
+        return dumped(line, where, slices.count, {})
 
 
-def _figures(
-    row: Row, collectives: Sequence[Collective], hbm_bytes: int, flops: float, kernels: Mapping[str, int]
-) -> dict[str, Any]:
+def _figures(row: Row, dump: Dump) -> dict[str, Any]:
+    collectives = ByProducts(dump.program, row.slices.chips_each, row.rates).collectives
+    kernels = dump.program.kernels()
     return {
         "examples": row.examples,
-        "hbm_gib": hbm_bytes / GIB,
+        "hbm_gib": (dump.arguments_bytes + dump.temporaries_bytes) / GIB,
+        "host_gib": dump.host_bytes / GIB,
         "sent_gb": sum(item.times * item.sent_bytes for item in collectives) / 1e9,
         "links_s": sum(item.times * row.rates.seconds(item) for item in collectives),
         "exposed_s": sum(item.times * item.waits_s for item in collectives),
-        "tflop": (flops + attention_flops(row, kernels)) / 1e12,
-        "kernels": dict(kernels),
+        "tflop": (dump.program.matmul_flops() + attention_flops(row, kernels)) / 1e12,
+        "kernels": kernels,
+        "took_s": dump.took_s,
     }
 
 

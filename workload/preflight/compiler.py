@@ -175,32 +175,47 @@ def _from_json(content: dict[str, Any]) -> Compiled:
     return Compiled(**content)
 
 
-def _compile(config: Config, slices: Slices) -> Compiled:
-    versions = compiler_versions()
-    # Before JAX initializes a backend: the host's platform is the CPU, there is no metadata server, and
-    # other processes may compile at the same time.
+def without_tpu() -> None:
+    """Let JAX compile for absent chips; call it before JAX is imported.
+
+    The host's platform is the CPU, there is no metadata server, and other processes may compile at the
+    same time.
+    """
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     os.environ["TPU_SKIP_MDS_QUERY"] = "1"
     os.environ["ALLOW_MULTIPLE_LIBTPU_LOAD"] = "1"
+
+
+def chips(slices: Slices) -> list[list[Any]]:
+    """Return the chips of slices, which needn't exist, to compile for."""
+    from jax.experimental import topologies
+
+    from workload.train.sharding import by_slice
+
+    several = {"num_slices": slices.count} if slices.count > 1 else {}
+    topology = topologies.get_topology_desc(
+        topology_name=f"v6e:{slices.topology}",
+        platform="tpu",
+        chips_per_host_bounds=slices.host_bounds,
+        **several,
+    )
+    return by_slice(topology.devices, slices.count)
+
+
+def _compile(config: Config, slices: Slices) -> Compiled:
+    versions = compiler_versions()
+    without_tpu()
     with tempfile.TemporaryDirectory(prefix="preflight-") as scratch, quiet(Path(scratch) / "log") as log:
         import jax
-        from jax.experimental import topologies
 
         jax.config.update("jax_platforms", os.environ["JAX_PLATFORMS"])  # it may have been imported before
         from workload.train import flags
-        from workload.train.sharding import by_slice, make_mesh
+        from workload.train.sharding import make_mesh
         from workload.train.steps import make_step
 
         begun = time.monotonic()
         try:
-            several = {"num_slices": slices.count} if slices.count > 1 else {}
-            topology = topologies.get_topology_desc(
-                topology_name=f"v6e:{slices.topology}",
-                platform="tpu",
-                chips_per_host_bounds=slices.host_bounds,
-                **several,
-            )
-            grouped = by_slice(topology.devices, slices.count)
+            grouped = chips(slices)
             step = make_step(config, make_mesh(config.mesh, grouped), "tpu", len(grouped))
             state = step.state_bytes
             lowered = step.lower()
@@ -210,7 +225,7 @@ def _compile(config: Config, slices: Slices) -> Compiled:
                 "xla_dump_to": str(dump),
                 "xla_dump_hlo_as_text": True,
             }
-            with _without_cache():
+            with without_cache():
                 compiled = lowered.compile(compiler_options=chosen)
         except jax.errors.JaxRuntimeError as error:
             refused = _out_of_memory(str(error))
@@ -250,7 +265,7 @@ def _counted(step: "TrainStep") -> dict[str, Any]:
 
 
 @contextmanager
-def _without_cache() -> Iterator[None]:
+def without_cache() -> Iterator[None]:
     """Disable JAX's compilation cache: it can't load executables for absent chips.
 
     JAX evaluates the setting once, so the cache is reset after each change.

@@ -26,12 +26,21 @@ _BYTES = {"pred": 1, "bf16": 2, "f16": 2, "f32": 4, "f64": 8}
 
 @dataclass
 class Instruction:
-    """Instruction of a computation; `rest` is the text after its opening parenthesis."""
+    """Instruction of a computation.
+
+    Attributes:
+        name: in the program's text.
+        shape: of its result.
+        opcode: its kind.
+        rest: the text after its opening parenthesis.
+        flops: if it is a matrix product; kernels have none.
+    """
 
     name: str
     shape: str
     opcode: str
     rest: str
+    flops: float = 0.0
 
 
 @dataclass
@@ -55,7 +64,13 @@ class HloProgram:
                 current = self.computations[match[1]] = Computation(match[1])
                 self.entry = match[1] if line.startswith("ENTRY") else self.entry
             elif current and (match := _INSTRUCTION.match(line)):
-                current.instructions.append(Instruction(*match.groups()))
+                name, shape, opcode, rest = match.groups()
+                current.instructions.append(Instruction(name, shape, opcode, rest))
+        for computation in self.computations.values():
+            shapes = {instruction.name: instruction.shape for instruction in computation.instructions}
+            for instruction in computation.instructions:
+                if flops := _FLOPS.get(instruction.opcode):
+                    instruction.flops = flops(instruction, shapes)
         self.times: dict[str, int] = dict.fromkeys(self.computations, 0)
         self._count(self.entry, 1)
 
@@ -107,14 +122,20 @@ class HloProgram:
         return sorted(loops, reverse=True)
 
     def matmul_flops(self) -> float:
-        """Sum the FLOPs of every `dot` and, in programs for TPUs, `convolution`; kernels aren't included."""
-        total = 0.0
-        for name, computation in self.computations.items():
-            shapes = {instruction.name: instruction.shape for instruction in computation.instructions}
-            for instruction in computation.instructions:
-                if flops := _FLOPS.get(instruction.opcode):
-                    total += self.times[name] * flops(instruction, shapes)
-        return total
+        """Sum the FLOPs of every `dot` and, in programs for TPUs, `convolution` of a step."""
+        return sum(
+            self.times[name] * instruction.flops
+            for name, computation in self.computations.items()
+            for instruction in computation.instructions
+        )
+
+    def products(self, instruction: Instruction) -> float:
+        """Sum the FLOPs of an instruction and of all that a run of it runs."""
+        return instruction.flops + self.trips(instruction) * sum(
+            self.products(inner)
+            for target in self.targets(instruction)
+            for inner in self.computations[target].instructions
+        )
 
     def kernels(self) -> dict[str, int]:
         """Count the runs of every kernel in a step, by its name without the compiler's number."""

@@ -149,8 +149,7 @@ class Schedule:
         )
         for handle in (handle for handle, mark in marks.items() if mark == _ENDS):
             self._end(at, handle)
-        if cycles := _CYCLES.search(instruction.rest):
-            at.now_s += int(cycles[1]) / self._rates.cycles_per_s
+        at.now_s += self.computes_s(instruction)
         idle = instruction.opcode.endswith("-start") and instruction.rest.startswith(")")
         for exchange in self._exchanges(instruction, computation):
             handle = _handle(exchange) or instruction.name
@@ -158,6 +157,11 @@ class Schedule:
                 self._begin(at, handle, self._collective(exchange, times), idle)
         if instruction.name in at.pending and not instruction.opcode.endswith("-start"):
             self._end(at, instruction.name)
+
+    def computes_s(self, instruction: Instruction) -> float:
+        """Return the seconds of an instruction without its waits."""
+        cycles = _CYCLES.search(instruction.rest)
+        return int(cycles[1]) / self._rates.cycles_per_s if cycles else 0.0
 
     def _begin(self, at: _Timeline, handle: str, collective: Collective, idle: bool = False) -> None:
         """Record a collective, and send it unless its operands come later."""
@@ -186,7 +190,9 @@ class Schedule:
     def _computation_of(self, instruction: Instruction) -> Computation | None:
         """Return the computation of a fusion or of an asynchronous call."""
         roles = called(instruction.rest)
-        target = roles.get("calls") or (roles.get("to_apply") if instruction.opcode == "call-start" else None)
+        target = roles.get("calls") or (
+            roles.get("to_apply") if instruction.opcode in ("call", "call-start") else None
+        )
         return self._program.computations.get(target or "")
 
     def _exchanges(self, instruction: Instruction, computation: Computation | None) -> Iterator[Instruction]:

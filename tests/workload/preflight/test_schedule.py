@@ -14,6 +14,11 @@ FUNCTIONS = f"""
   ROOT %gather = f32[16]{{0}} all-gather(%p), channel_id=1, {GATHER}
 }}
 
+%wrapped (p.5: f32[4]) -> f32[16] {{
+  %p.5 = f32[4]{{0}} parameter(0)
+  ROOT %call = f32[16]{{0}} call(%p.5), to_apply=%gathers
+}}
+
 %first (p.1: f32[4]) -> f32[16] {{
   %p.1 = f32[4]{{0}} parameter(0)
   %part.1 = f32[16]{{0}} all-gather(%p.1), channel_id=2, {GATHER}, frontend_attributes={{chain_id="0"}}
@@ -32,16 +37,19 @@ FUNCTIONS = f"""
   ROOT %custom-call.2 = f32[16]{{0}} custom-call(%p.3, %part.3), custom_call_target="AsyncCollectiveDone"
 }}
 """
-# The three ways in which the TPU's compiler begins a collective and goes on, as it spells them.
+# The ways in which the TPU's compiler begins a collective and goes on, as it spells them.
 STARTED = ("%a = (f32[4], f32[16]) all-gather-start(%x), " + GATHER,)
 OFFLOADED = (
     '%a.0 = ((), (), s32[1]) call-start(), async_execution_thread="sparsecore", to_apply=%gathers',
     "%a = ((f32[4]), f32[16]) call-update(%a.0, %x)",
 )
+# In the text that it dumps before it generates code.
+DUMPED = ('%a = ((f32[4]), f32[16]) async-start(%x), async_execution_thread="sparsecore", calls=%wrapped',)
 FUSED = ("%a = (f32[4], f32[16]) fusion(%x), kind=kCustom, calls=%first",)
 END = {
     STARTED: "%b = f32[16]{0} all-gather-done(%a)",
     OFFLOADED: "%b = f32[16]{0} call-done(%a)",
+    DUMPED: "%b = f32[16]{0} async-done(%a)",
     FUSED: "%b = f32[16]{0} fusion(%x), kind=kCustom, calls=%last",
 }
 
@@ -78,7 +86,9 @@ ENTRY %main (x: f32[16]) -> f32[4] {
 
 
 @pytest.mark.parametrize(("cycles", "waits_s"), [(0, 48), (20, 28), (48, 0), (100, 0)])
-@pytest.mark.parametrize("start", [STARTED, OFFLOADED, FUSED], ids=["start", "sparsecore", "fusion"])
+@pytest.mark.parametrize(
+    "start", [STARTED, OFFLOADED, DUMPED, FUSED], ids=["start", "sparsecore", "dump", "fusion"]
+)
 def test_cycles_between_start_and_end_cover_link_time(
     start: tuple[str, ...], cycles: int, waits_s: float
 ) -> None:
@@ -105,7 +115,9 @@ def test_a_cycle_covers_one_collective_only() -> None:
     assert [collective.waits_s for collective in both] == [0, 46]
 
 
-@pytest.mark.parametrize("start", [STARTED, OFFLOADED, FUSED], ids=["start", "sparsecore", "fusion"])
+@pytest.mark.parametrize(
+    "start", [STARTED, OFFLOADED, DUMPED, FUSED], ids=["start", "sparsecore", "dump", "fusion"]
+)
 def test_a_start_whose_end_is_lost_counts_as_waited_for(start: tuple[str, ...]) -> None:
     (collective,) = collectives(*start, work(100))
     assert (collective.waits_s, collective.ends) == (48, False)
