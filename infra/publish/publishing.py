@@ -24,7 +24,7 @@ from infra.publish.environment import Target, target_of
 from infra.publish.errors import PublishError
 from infra.publish.upload import Upload, require_bucket, upload
 from infra.settings.record import record
-from infra.settings.sources import INSTALLED, PROGRAM, ROOT, part
+from infra.settings.sources import INSTALLED, PROGRAM, ROOT
 
 LOCKS = ("tpu", "cpu", "bare")
 _NO_LOCK = "# No packages besides the workload's own wheel.\n"
@@ -152,9 +152,7 @@ def _own(target: Target, lock: Path | None, work: Path, console: Console) -> dic
     sources: dict[str, Path] = {}
     packages: list[Path] = []
     if target.code:
-        sources["code.tar.gz"] = code.pack(
-            ROOT / target.code, target.shown, work / "code.tar.gz", target.key
-        )
+        sources["code.tar.gz"] = code.pack(ROOT / target.code, target.shown, work / "code.tar.gz", target.key)
         code.require(target.runs, ROOT / target.code, target.shown)
     if target.requirements:
         with console.status(f"resolving {target.requirements} (once for each content)"):
@@ -176,8 +174,9 @@ def _build(
         "gcsfuse", path=f"{Path(sys.executable).parent}:{sys.exec_prefix}/bin"
     ) or shutil.which("gcsfuse")
     if gcsfuse is None:
-        how = f"{part('tools/install.sh')} storage` and put the folder that it prints" if INSTALLED else "make setup`"
-        raise PublishError(f"there is no gcsfuse on PATH: run `{how}")
+        raise PublishError(
+            f"there is no gcsfuse on PATH: run '{'tpu doctor' if INSTALLED else 'make setup'}'"
+        )
     locked: list[Path] = []
     if desired := _lock(lock, tensorflow):
         with console.status(f"downloading the wheels of {desired.name} (once for each lock)"):

@@ -26,7 +26,6 @@ def project_folder(start: Path) -> Path:
     return next((folder for folder in (start, *start.parents) if environments(folder)), start)
 
 
-
 def environments(root: Path | None = None) -> list[str]:
     """Return the names of the environments that have a file, sorted."""
     return sorted(path.name.split(".")[1] for path in (root or ROOT).glob("Pulumi.*.yaml"))
@@ -41,7 +40,8 @@ def path_of(environment: str, root: Path = ROOT) -> Path:
     path = root / f"Pulumi.{environment}.yaml"
     if not path.exists():
         known = environments(root)
-        fix = f"copy Pulumi.{known[0]}.yaml to it and edit" if known else f"cd into its folder, or write it in {root}: see docs/settings.md"
+        fix = f"cd into its folder, or write it in {root}: see docs/settings.md"
+        fix = f"copy Pulumi.{known[0]}.yaml to it and edit" if known else fix
         if near := difflib.get_close_matches(environment, known, 1):
             fix = f"perhaps {near[0]} was meant; else {fix}"
         listed = ", ".join(known) or "none"

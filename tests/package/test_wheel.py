@@ -1,4 +1,4 @@
-"""`tpu` of the wheel: it works in any folder with an environment's file, and builds what a checkout builds."""
+"""`tpu` of the wheel: works in any folder with an environment's file, and builds what a checkout builds."""
 
 import hashlib
 import os
@@ -19,7 +19,9 @@ from rehearsal.providers.gcp.install import install
 from tests.limits import HANG_S
 from tests.package.conftest import Run
 
-PACKAGES = ("cli", "fleet", "google_facts", "infra", "pipeline", "settings_schema", "slurm", "views", "workload")
+PACKAGES = (
+    "cli", "fleet", "google_facts", "infra", "pipeline", "settings_schema", "slurm", "views", "workload",
+)  # fmt: skip
 
 
 def test_it_holds_every_file_of_its_packages_and_none_of_the_others(wheel: Path) -> None:
@@ -68,7 +70,7 @@ def test_a_folder_below_the_settings_will_do(tpu: Run, project: Path) -> None:
     [
         (("plan", "prod"), "error: Pulumi.prod.yaml does not exist (environments: dev)"),
         (("rehearsal", "run"), "error: the wheel has no package `rehearsal`\n    fix: cd into a clone"),
-        (("builds", "render", "dev"), "error: a build runs a clone of the repository, not a wheel\n    fix: "),
+        (("builds", "render", "dev"), "error: a build runs a clone of the repository, not a wheel"),
     ],
 )
 def test_a_miss_is_one_message(tpu: Run, arguments: tuple[str, ...], message: str) -> None:

@@ -1,0 +1,86 @@
+"""An existing cluster: read and used as it is, after a check of what its TPU pools and their jobs need."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pulumi
+import pulumi_gcp as gcp
+
+from infra.layers.gke import pools
+from infra.layers.gke.settings import GkeSettings
+from infra.settings.schema import Settings
+
+_TPU_MACHINES = "ct"
+
+
+def existing_cluster(settings: Settings, opts: pulumi.ResourceOptions) -> gcp.container.Cluster:
+    """Return the cluster, read as a resource that the stack doesn't own: no destroy deletes it."""
+    return gcp.container.Cluster.get("existing", cluster_id(settings), opts=opts)
+
+
+def cluster_id(settings: Settings) -> str:
+    """Return the cluster's id at Google."""
+    name = settings[GkeSettings].cluster_name
+    return f"projects/{settings.project}/locations/{pools.region(settings)}/clusters/{name}"
+
+
+def checked_name(
+    settings: Settings, network_id: pulumi.Input[str], cluster: gcp.container.Cluster
+) -> pulumi.Output[str]:
+    """Return the cluster's name once it was found fit; pools that are given it wait for that.
+
+    A plan reads the cluster, too. Raises RunError with every miss and its fix.
+    """
+
+    def check(read: dict[str, Any]) -> str:
+        misses = [f"{problem}\n    fix: {fix}" for problem, fix in _misses(settings, read)]
+        if misses:
+            found = f"gke:existingCluster: {cluster_id(settings)} can't be used as it is:"
+            raise pulumi.RunError("\n".join((found, *misses)))
+        return str(read["name"])
+
+    return pulumi.Output.all(
+        name=cluster.name,
+        network=cluster.network,
+        wanted=network_id,
+        autopilot=cluster.enable_autopilot,
+        ranges=cluster.ip_allocation_policy,
+        identity=cluster.workload_identity_config,
+        addons=cluster.addons_config,
+        endpoints=cluster.control_plane_endpoints_config,
+        pools=cluster.node_pools,
+    ).apply(check)
+
+
+def _misses(settings: Settings, read: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    name, region = settings[GkeSettings].cluster_name, pools.region(settings)
+    update = f"gcloud container clusters update {name} --project={settings.project} --location={region}"
+    pool = f"{settings.project}.svc.id.goog"
+    if read["autopilot"]:
+        yield "it is an Autopilot cluster, which takes no node pools", "name a Standard cluster"
+        return
+    network = str(read["network"]).partition("projects/")[2]
+    if f"projects/{network}" != read["wanted"]:
+        problem = f"its network is projects/{network}, and the environment's {read['wanted']}"
+        yield problem, f"network:existingNetwork: projects/{network}"
+    if not _part(read["ranges"], "cluster_secondary_range_name", "cluster_ipv4_cidr_block"):
+        yield "its pods have no range of their own (VPC-native)", "name a VPC-native cluster"
+    if _part(read["identity"], "workload_pool") != pool:
+        yield "it has no Workload Identity, by which pods use the buckets", f"{update} --workload-pool={pool}"
+    if not _part(_part(read["addons"], "gcs_fuse_csi_driver_config"), "enabled"):
+        problem = "it has no Cloud Storage FUSE driver, by which jobs mount the buckets"
+        yield problem, f"{update} --update-addons=GcsFuseCsiDriver=ENABLED"
+    dns = _part(read["endpoints"], "dns_endpoint_config")
+    if not _part(dns, "allow_external_traffic"):
+        yield "its DNS endpoint takes no traffic from outside", f"{update} --enable-dns-access"
+    machines = [str(_part(_part(pool, "node_config"), "machine_type")) for pool in read["pools"] or ()]
+    if all(machine.startswith(_TPU_MACHINES) for machine in machines):
+        fix = f"gcloud container node-pools create cpu --cluster={name} --project={settings.project}"
+        yield "it has no nodes without TPUs, where controllers run", f"{fix} --location={region}"
+
+
+def _part(value: Any, *names: str) -> Any:
+    """Return the first of some fields that an answer has; None without any."""
+    return next((part for name in names if (part := getattr(value, name, None))), None)
