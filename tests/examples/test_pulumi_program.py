@@ -68,5 +68,5 @@ def test_pulumi_new_makes_a_project_of_it(tmp_path: Path) -> None:
 
 
 def test_wrong_settings_end_it_as_one_message() -> None:
-    with pytest.raises(pulumi.RunError, match=r"storage:location: .*region"):
+    with pytest.raises(pulumi.RunError, match=r"storage:location = \"moon\": "):
         run(**{"storage:location": "moon"})

@@ -46,11 +46,21 @@ def checked_name(
         network=cluster.network,
         wanted=network_id,
         autopilot=cluster.enable_autopilot,
-        ranges=cluster.ip_allocation_policy,
-        identity=cluster.workload_identity_config,
-        addons=cluster.addons_config,
-        endpoints=cluster.control_plane_endpoints_config,
-        pools=cluster.node_pools,
+        native=cluster.ip_allocation_policy.apply(
+            lambda policy: bool(
+                _part(policy, "cluster_secondary_range_name") or _part(policy, "cluster_ipv4_cidr_block")
+            )
+        ),
+        identity=cluster.workload_identity_config.apply(lambda config: _part(config, "workload_pool")),
+        mounts=cluster.addons_config.apply(
+            lambda config: _part(config, "gcs_fuse_csi_driver_config", "enabled")
+        ),
+        reached=cluster.control_plane_endpoints_config.apply(
+            lambda config: _part(config, "dns_endpoint_config", "allow_external_traffic")
+        ),
+        machines=cluster.node_pools.apply(
+            lambda found: [str(_part(pool, "node_config", "machine_type")) for pool in found or ()]
+        ),
     ).apply(check)
 
 
@@ -65,22 +75,22 @@ def _misses(settings: Settings, read: dict[str, Any]) -> Iterator[tuple[str, str
     if f"projects/{network}" != read["wanted"]:
         problem = f"its network is projects/{network}, and the environment's {read['wanted']}"
         yield problem, f"network:existingNetwork: projects/{network}"
-    if not _part(read["ranges"], "cluster_secondary_range_name", "cluster_ipv4_cidr_block"):
+    if not read["native"]:
         yield "its pods have no range of their own (VPC-native)", "name a VPC-native cluster"
-    if _part(read["identity"], "workload_pool") != pool:
+    if read["identity"] != pool:
         yield "it has no Workload Identity, by which pods use the buckets", f"{update} --workload-pool={pool}"
-    if not _part(_part(read["addons"], "gcs_fuse_csi_driver_config"), "enabled"):
+    if not read["mounts"]:
         problem = "it has no Cloud Storage FUSE driver, by which jobs mount the buckets"
         yield problem, f"{update} --update-addons=GcsFuseCsiDriver=ENABLED"
-    dns = _part(read["endpoints"], "dns_endpoint_config")
-    if not _part(dns, "allow_external_traffic"):
+    if not read["reached"]:
         yield "its DNS endpoint takes no traffic from outside", f"{update} --enable-dns-access"
-    machines = [str(_part(_part(pool, "node_config"), "machine_type")) for pool in read["pools"] or ()]
-    if all(machine.startswith(_TPU_MACHINES) for machine in machines):
+    if all(machine.startswith(_TPU_MACHINES) for machine in read["machines"]):
         fix = f"gcloud container node-pools create cpu --cluster={name} --project={settings.project}"
         yield "it has no nodes without TPUs, where controllers run", f"{fix} --location={region}"
 
 
-def _part(value: Any, *names: str) -> Any:
-    """Return the first of some fields that an answer has; None without any."""
-    return next((part for name in names if (part := getattr(value, name, None))), None)
+def _part(value: Any, *path: str) -> Any:
+    """Return the field of an answer at a path; None where a part of it is missing."""
+    for name in path:
+        value = getattr(value, name, None)
+    return value

@@ -86,7 +86,7 @@ def test_settings_of_our_own_cluster_are_refused_beside_it() -> None:
     with pytest.raises(SettingsError) as refused:
         parsed({**BASE, **SETTINGS, "gke:version": "1.35", "gke:cpuPoolNodes": 3})
     assert str(refused.value).count("a value beside existingCluster") == 2
-    with pytest.raises(SettingsError, match="gke:clusterName: nothing"):
+    with pytest.raises(SettingsError, match="gke:clusterName = nothing"):
         parsed({**BASE, "gke:existingCluster": True})
 
 

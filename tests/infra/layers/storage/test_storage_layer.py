@@ -111,7 +111,7 @@ def test_a_bucket_that_differs_is_not_taken_over(
 ) -> None:
     with pytest.raises(pulumi.RunError) as refused:
         taken_over(preview=preview, read={**LEFT, **read})
-    assert f"storage:bucketName: {NAME}, {value}" in str(refused.value)
+    assert f"storage:bucketName = {NAME}, {value}" in str(refused.value)
     assert fix in str(refused.value).partition("fix: ")[2]
 
 
