@@ -1,8 +1,8 @@
 """A stack that an earlier version brought up, by this one's program: nothing of it is replaced or deleted.
 
-declared.json has the settings, and what the version declared by them: of each resource its type, name and parent,
-which are its URN, and the inputs that Google never changes in place. `python -m tests.upgrade.record` writes it;
-do that at a release, from the released tree, and never to make this test pass.
+declared.json has the settings, and what the version declared by them: of each resource its type, name and
+parent, which are its URN, and the inputs that Google never changes in place. `python -m tests.upgrade.record`
+writes it; do that at a release, from the released tree, and never to make this test pass.
 """
 
 import json

@@ -37,8 +37,8 @@ def checked_name(
     def check(read: dict[str, Any]) -> str:
         misses = [f"{problem}\n    fix: {fix}" for problem, fix in _misses(settings, read)]
         if misses:
-            found = f"gke:existingCluster: {cluster_id(settings)} can't be used as it is:"
-            raise pulumi.RunError("\n".join((found, *misses)))
+            refused = f"gke:existingCluster: {cluster_id(settings)} can't be used as it is:"
+            raise pulumi.RunError("\n".join((refused, *misses)))
         return str(read["name"])
 
     return pulumi.Output.all(
@@ -59,7 +59,7 @@ def checked_name(
             lambda config: _part(config, "dns_endpoint_config", "allow_external_traffic")
         ),
         machines=cluster.node_pools.apply(
-            lambda found: [str(_part(pool, "node_config", "machine_type")) for pool in found or ()]
+            lambda present: [str(_part(pool, "node_config", "machine_type")) for pool in present or ()]
         ),
     ).apply(check)
 

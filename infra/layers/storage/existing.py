@@ -52,7 +52,7 @@ def _differences(path: str, name: str, kept: StorageSettings, bucket: Any) -> It
     key_option = (
         f"--default-encryption-key={kept.kms_key}" if kept.kms_key else "--clear-default-encryption-key"
     )
-    for what, found, desired, fix in (
+    for what, present, desired, fix in (
         ("location", bucket.location.lower(), kept.location, "name a bucket there: a bucket never moves"),
         ("folders", folders, kept.hierarchical_namespace,
          "name another bucket: only a new one gets or lacks storage:hierarchicalNamespace"),
@@ -67,9 +67,9 @@ def _differences(path: str, name: str, kept: StorageSettings, bucket: Any) -> It
         ("soft delete, seconds", deleted, kept_s, f"{update} --soft-delete-duration={kept_s}s"),
         ("key", key, kept.kms_key, f"{update} {key_option}"),
     ):  # fmt: skip
-        if found != desired:
+        if present != desired:
             rule = f"it is taken over as the settings have it: {desired}"
-            yield Problem(path, f"{name}, {what} {found}", rule, fix)
+            yield Problem(path, f"{name}, {what} {present}", rule, fix)
 
 
 def _first(parts: Any, field: str) -> Any:
