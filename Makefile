@@ -20,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export MYPY_CACHE_DIR ?= $(or $(TPU_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/tpu-pulumi)/mypy
 
 .DEFAULT_GOAL := help
-.PHONY: help doctor setup test prove lint rehearse plan preview preflight publish up down settle recover lock docs setup-test
+.PHONY: help doctor setup test prove lint rehearse plan preview preflight publish up down settle recover lock docs site setup-test
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' Makefile
@@ -39,7 +39,7 @@ test: lint ## run the tests of every day (no cloud account; some need root)
 	python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 prove: setup ## every proof, about 7 hours: kills, faults, mutants, roles, grants, all scenarios (python -m tests.proofs -h: each, with its time)
-	@tools/setup.sh manifests kubernetes queue-previous spark parity checkov mutants >/dev/null
+	@tools/setup.sh manifests kubernetes queue-previous spark parity checkov mutants site >/dev/null
 	@# Controllers that wait too long for a processor lose their leases: two control planes at a time.
 	python -m pytest -m prove -n 2 --dist loadfile --no-loadscope-reorder
 	python -m tests.proofs saves
@@ -98,3 +98,6 @@ lock: setup ## resolve pyproject.toml again into the hash-locked requirement fil
 
 docs: setup ## write the generated blocks of the documentation again
 	python -m tools.blocks
+
+site: setup ## make a site of docs/ in site/, by mkdocs-material
+	"$$(tools/setup.sh site | tail -n 1)" build --strict --quiet

@@ -1,4 +1,4 @@
-"""Measurements, a command each: results/NAME.json holds the figures, docs/benchmarks.md shows them.
+"""Measurements, a command each: results/NAME.json holds the figures, docs/internals/benchmarks.md shows them.
 
 See `python -m benchmarks --help`.
 """

@@ -60,7 +60,7 @@ COMMANDS = {
         "benchmarks.queue:measure",
         "1,000 jobs, 64 slices, by the real Kueue and JobSet: order, quota, latency, memory; 15 min, root.",
     ),
-    "page": ("benchmarks.page:write", "docs/benchmarks.md and its pictures, from the results."),
+    "page": ("benchmarks.page:write", "docs/internals/benchmarks.md and its pictures, from the results."),
 }
 
 

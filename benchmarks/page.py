@@ -1,4 +1,4 @@
-"""The tables of docs/benchmarks.md from results/*.json, and the picture of the side by side.
+"""The tables of docs/internals/benchmarks.md from results/*.json, and the picture of the side by side.
 
 `python -m benchmarks page` writes them; the words between the tables are written manually.
 """
@@ -12,7 +12,7 @@ from tools.blocks import filled
 from views.table import markdown
 
 RESULTS = Path(__file__).parent / "results"
-DOCS = Path(__file__).parents[1] / "docs"
+DOCS = Path(__file__).parents[1] / "docs" / "internals"
 PAGE, PICTURE = DOCS / "benchmarks.md", DOCS / "benchmarks-small.svg"
 Result = dict[str, Any]
 

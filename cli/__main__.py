@@ -1,7 +1,7 @@
 """Run `tpu COMMAND ENV …`: parse the command line, run the command, print errors.
 
 Exit status: 0 done · 1 failed · 2 usage · 130 interrupted · 141 the output was closed by its reader; a
-subcommand's commands may have more (docs/cli.md).
+subcommand's commands may have more (docs/reference/cli.md).
 """
 
 import os
@@ -33,7 +33,7 @@ Examples:
 Exit status:
   0 done   1 failed   2 usage error   130 interrupted   141 output closed by its reader
 
-docs/cli.md lists every command; Pulumi.ENV.yaml describes an environment.
+docs/reference/cli.md lists every command; Pulumi.ENV.yaml describes an environment.
 """
 
 _RENAMED = {

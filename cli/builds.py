@@ -22,7 +22,7 @@ from infra.settings.sources import INSTALLED
 
 @click.group(cls=Group, epilog="\b\nExamples:\n  tpu builds submit dev provision --plan DIR")
 def builds() -> None:
-    """Bring the layers up and down by Cloud Build, as an account of its own (docs/builds.md)."""
+    """Bring the layers up and down by Cloud Build, as an account of its own (docs/guides/builds.md)."""
 
 
 def _render(environment: str, root: Path) -> tuple[Settings, list[Path]]:

@@ -153,7 +153,7 @@ def _line(entry: Mapping[str, Any], as_json: bool) -> str:
 
 
 def text_of(entry: Mapping[str, Any]) -> str:
-    """Return the printed line, also of an event (docs/architecture.md)."""
+    """Return the printed line, also of an event (docs/internals/architecture.md)."""
     return str(entry.get("textPayload") or entry.get("jsonPayload", {}).get("message", ""))
 
 

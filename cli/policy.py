@@ -1,4 +1,4 @@
-"""`tpu policy`: check an environment's stored state, or a preview, against the rules of docs/policy.md."""
+"""`tpu policy`: check stored state, or a preview, against the rules of docs/reference/policy.md."""
 
 from __future__ import annotations
 

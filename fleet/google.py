@@ -258,7 +258,7 @@ def _seen(node: Mapping[str, Any]) -> ObservedNode:
 
 
 def _attested(worker: Mapping[str, Any]) -> Attested:
-    """Parse a worker's guest attributes, as boot script and job write them (docs/architecture.md)."""
+    """Parse a worker's guest attributes, as the host writes them (docs/internals/architecture.md)."""
     items = (worker.get("queryValue") or {}).get("items") or ()
     values = {
         str(item.get("key")): str(item.get("value") or "{}")

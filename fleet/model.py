@@ -22,7 +22,7 @@ BOOT_ENDS = frozenset({"ready", "failed", "rerun-failed"})
 """States in which a host's startup script has ended."""
 
 HEARTBEAT_S = 60.0
-"""Longest pause between two heartbeats of a job, in seconds (docs/architecture.md)."""
+"""Longest pause between two heartbeats of a job, in seconds (docs/internals/architecture.md)."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Owner:
 
     Attributes:
         labels: of every node of the environment's slices.
-        stack: id of their stack (docs/architecture.md).
+        stack: id of their stack (docs/internals/architecture.md).
         held: zones of the named slices in the stack, by name; None: Pulumi is unavailable.
         recorded: nodes of members whose fleet has a record with ids, by the member's key.
         others: ids of nodes that somebody else made with this stack's labels.

@@ -100,7 +100,7 @@ class Ssh:
         self._running: set[subprocess.Popen[bytes]] = set()
         self._lock, self._stopped = Lock(), False
         if shutil.which(self._words[0]) is None:
-            fix = "install it, or say in fleet:ssh how workers are reached (docs/fleet.md)"
+            fix = "install it, or say in fleet:ssh how workers are reached (docs/reference/fleet.md)"
             raise FleetError(f"fleet:ssh: {self._words[0]} isn't on PATH\n    fix: {fix}")
         self._login = os_login_name() if "{login}" in template else ""
 
@@ -137,7 +137,7 @@ class Ssh:
                         stderr=subprocess.STDOUT, start_new_session=True,
                     )  # fmt: skip
                 except OSError as error:  # a command may be longer than the system passes on
-                    fix = "a shorter command, or fleet:ssh (docs/fleet.md)"
+                    fix = "a shorter command, or fleet:ssh (docs/reference/fleet.md)"
                     why = f"{self._words[0]} can't be started: {error.strerror}"
                     raise FleetError(f"{why}\n    fix: {fix}") from None
                 self._running.add(child)
@@ -203,7 +203,7 @@ def os_login_name() -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         name, why = "", str(error)
     if not name:
-        fix = "gcloud auth login, and once: gcloud compute os-login ssh-keys add (docs/settings.md)"
+        fix = "gcloud auth login, and once: gcloud compute os-login ssh-keys add (docs/reference/access.md)"
         raise FleetError(f"{shlex.join(words)}: {why}\n    fix: {fix}")
     return name
 

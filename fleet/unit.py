@@ -43,7 +43,7 @@ Its login is the account of the machine, a VM made with
 #   gcloud auth application-default login --impersonate-service-account={account} --disable-quota-project"""
 _NO_ACCOUNT = """\
 Its login is that of the user tpu-fleet: gcloud auth application-default login. For an account of its own
-# write storage:controllerAccountId (docs/settings.md) and bring the storage layer up."""
+# write storage:controllerAccountId (docs/reference/access.md) and bring the storage layer up."""
 
 
 def unit(

@@ -47,6 +47,7 @@ def pages(root: Path = ROOT) -> list[Path]:
 
 def main() -> None:
     """Write every block again, and print the pages that change."""
+    _made("tools.settings_docs.add_pages")
     for page in pages():
         before = page.read_text(encoding="utf-8")
         if (after := filled(before)) != before:

@@ -101,7 +101,8 @@ def first_up() -> str:
         "pipeline": ("the function's build", "the build's log; \"cannot run builds in this region\"",
                      "`tpu up ENV`, or first the quota above"),
         "slurm": ("two machines, and the address between them", "a role that was granted a moment ago",
-                  "wait for the grant, `tpu up ENV`; a machine that boots and doesn't answer: docs/slurm.md"),
+                  "wait for the grant, `tpu up ENV`; "
+                  "a machine that boots and doesn't answer: docs/reference/slurm.md"),
         "queue": ("images through the project's repository", "a controller isn't ready, and why",
                   "`tpu up ENV`"),
     }  # fmt: skip
@@ -220,9 +221,9 @@ def policy_rules() -> str:
 def policy_count() -> str:
     """Return the README's sentence about the rules."""
     return (
-        f"[{len(RULES)} rules](docs/policy.md) hold for every resource of every stack: the program checks "
-        "them in each preview and\nupdate, tests break each of them, and checkov audits the same stacks from "
-        "outside."
+        f"[{len(RULES)} rules](docs/reference/policy.md) hold for every resource of every stack: the program "
+        "checks them in each preview and\nupdate, tests break each of them, and checkov audits the "
+        "same stacks from outside."
     )
 
 
@@ -231,7 +232,7 @@ def alerts() -> str:
     rows = []
     declared = alert_table.of(layers())
     for alert in declared.values():
-        page = f"[{alert.name}](runbooks/{alert.name}.md)"
+        page = f"[{alert.name}](../runbooks/{alert.name}.md)"
         fires = f"{'less' if alert.below else 'more'} than {alert.threshold:g} {alert.unit}"
         rows.append((page, alert.severity, alert.means, fires, f"{alert.low:g} to {alert.high:g}"))
     head = ("alert", "severity", "means", "fires by", "the number may be")

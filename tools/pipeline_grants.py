@@ -1,5 +1,6 @@
-"""Blocks of docs/pipeline.md and docs/pipeline-grants.md: grants of the pipeline's accounts, and the failures
-of runs without them.
+"""Grants of the pipeline's accounts, and the failures of runs without them.
+
+Blocks of docs/reference/pipeline.md and docs/internals/pipeline-grants.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Blocks of docs/architecture.md, drawn from the code: the packages, their contents and their imports.
+"""Blocks of docs/internals/architecture.md, drawn from the code: packages, their contents and imports.
 
 Type imports and deferred imports count.
 """

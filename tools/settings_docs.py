@@ -11,6 +11,7 @@ import types
 from collections.abc import Iterator
 from dataclasses import MISSING, Field, fields, is_dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from infra.engine.registry import section_classes
@@ -18,22 +19,40 @@ from infra.settings.schema import keys_of, records
 from settings_schema.parser import NOUNS
 from settings_schema.rules import Rule
 from settings_schema.schema import record_of
-from tools.blocks import table
+from tools.blocks import ROOT, table
+
+PAGES = ROOT / "docs" / "reference" / "settings"
+"""A page for each section; `make docs` adds that of a new layer."""
 
 
-def layers() -> str:
-    """Return all settings of the layers: a table for each section and for each list of records."""
-    parts = []
-    for name, kind in section_classes().items():
-        parts.append(f"### `{name}:`\n\n{inspect.getdoc(kind)}\n\n{_table(kind, f'{name}:')}")
-        parts += _items(kind, f"{name}:")
-    return "\n\n".join(parts)
+def add_pages(folder: Path = PAGES) -> None:
+    """Create the page of each section that has none, with an empty block."""
+    for name in section_classes():
+        page = folder / f"{name}.md"
+        if not page.exists():
+            block = f"<!-- begin generated: {__name__}.section {name} -->\n\n<!-- end generated -->"
+            page.write_text(f"# `{name}:`\n\n{block}\n", encoding="utf-8")
+
+
+def index() -> str:
+    """Return a row for each section: its page and what it is about."""
+    rows = (
+        (f"[`{name}:`](settings/{name}.md)", inspect.cleandoc(kind.__doc__ or "").partition("\n\n")[0])
+        for name, kind in section_classes().items()
+    )
+    return table(("section", "about"), rows)
+
+
+def section(name: str) -> str:
+    """Return all settings of a section: its table, and one for each list of records."""
+    kind = section_classes()[name]
+    return "\n\n".join([f"{inspect.getdoc(kind)}\n\n{_table(kind, f'{name}:')}", *_items(kind, f"{name}:")])
 
 
 def _items(kind: type, prefix: str) -> Iterator[str]:
     """Yield a table for each list of records of a class, and of their own lists."""
     for key, item in records(kind).items():
-        yield f"### An item of `{prefix}{key}`\n\n{inspect.getdoc(item)}\n\n{_table(item, '')}"
+        yield f"## An item of `{prefix}{key}`\n\n{inspect.getdoc(item)}\n\n{_table(item, '')}"
         yield from _items(item, f"{prefix}{key}[].")
 
 

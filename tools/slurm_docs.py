@@ -1,4 +1,4 @@
-"""Block of docs/slurm.md: each input of cluster-toolkit's nodeset of TPUs, and what answers it here."""
+"""Block of docs/reference/slurm.md: each input of cluster-toolkit's TPU nodeset beside its setting."""
 
 from __future__ import annotations
 

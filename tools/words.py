@@ -1,8 +1,8 @@
 """Check the field's words: `python -m tools.words [FOLDER] [--json]`.
 
-Terms of this project's own that gave way to the field's (docs/glossary.md) may not come back. In Python no
-docstring begins with a question word or a pronoun, and no name is a pronoun or a verb of speech. Exits with 1
-where a rule is broken.
+Terms of this project's own that gave way to the field's (docs/concepts/glossary.md) may not come back.
+In Python no docstring begins with a question word or a pronoun, and no name is a pronoun or a verb of
+speech. Exits with 1 where a rule is broken.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 _SUFFIXES = {".py", ".md", ".yaml", ".sh", ".toml", ""}
-_KEPT = {"docs/log.md", "CHANGELOG.md", "tools/words.py", "LICENSE"}  # history, and the list itself
+_KEPT = {"docs/internals/log.md", "CHANGELOG.md", "tools/words.py", "LICENSE"}  # history, and the list itself
 
 GONE = {
     r"\bwords/": "heartbeats/",

@@ -233,6 +233,6 @@ def off(name: str, environment: str) -> str:
     """Return the message that a layer is off in an environment, with the fix."""
     return (
         f"{name} is off in {environment}: Pulumi.{environment}.yaml has no setting {name}:…\n"
-        "    fix: write one (docs/settings.md), or end what is up: "
+        "    fix: write one (docs/reference/settings.md), or end what is up: "
         f"tpu down {environment} {name}"
     )

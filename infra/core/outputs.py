@@ -42,7 +42,7 @@ def output(about: str, *, key: str = "", **optional: None) -> Any:
     """Declare a field of an `Outputs`.
 
     Args:
-        about: its meaning, for docs/architecture.md.
+        about: its meaning, for docs/internals/architecture.md.
         key: meaning of a mapping's keys, e.g. "zone".
         optional: `default=None` for an output that may be absent.
     """

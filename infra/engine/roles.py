@@ -1,7 +1,7 @@
 """Roles by account: a platform engineer, an ML engineer and CI, each with no more than they use.
 
-The platform engineer's are declared by the layers (`Layer.roles`). The tables of docs/settings.md, the
-rehearsal's grants and the role in messages about a missing permission come from here.
+The platform engineer's are declared by the layers (`Layer.roles`). The tables of docs/reference/access.md,
+the rehearsal's grants and the role in messages about a missing permission come from here.
 `python -m tests.proofs roles` removes each.
 https://cloud.google.com/iam/docs/roles-permissions
 """

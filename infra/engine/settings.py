@@ -57,7 +57,7 @@ def from_file(
         output = " ".join(str(error).replace(' in "<unicode string>",', " at").split())
         raise InfraError(f"{name} is not YAML for settings: {output}") from None
     if values is None:
-        raise InfraError(f"{name} has no `config:` with settings under it: see docs/settings.md")
+        raise InfraError(f"{name} has no `config:` with settings under it: see docs/reference/settings.md")
     if slices:
         names = {item["name"] for item in slices}
         listed = [

@@ -1,7 +1,7 @@
 """Rules that every resource of every stack must obey: on each preview and update, and in stored state.
 
 `enforce` checks a resource as the engine takes it, so plain `pulumi up` is checked, too; `tpu policy` checks
-what is stored. A rule is one entry of RULES; docs/policy.md is made of them.
+what is stored. A rule is one entry of RULES; docs/reference/policy.md is made of them.
 """
 
 from infra.policy import buckets, cluster, filters, hosts, identity, network, pipeline

@@ -62,7 +62,7 @@ class Rule:
     """Rule for all resources of some types.
 
     Attributes:
-        id: as in docs/policy.md, e.g. "B01"; settings name it so.
+        id: as in docs/reference/policy.md, e.g. "B01"; settings name it so.
         types: Pulumi's type tokens; one that ends with * stands for all that begin so.
         about: the rule as a sentence.
         fix: what to declare instead.
@@ -155,7 +155,7 @@ def wrong_settings(rules: Sequence[Rule], settings: Settings, today: date) -> It
         if any((e.rule, e.resource) == (exception.rule, exception.resource) for e in exceptions[:i]):
             yield Problem(where, f"{of} again", "each exception is listed once", "remove one of the two")
         if exception.rule not in known:
-            fix = "docs/policy.md lists them"
+            fix = "docs/reference/policy.md lists them"
             yield Problem(f"{where}.rule", f'"{exception.rule}"', "must be the id of a rule", fix)
         if date.fromisoformat(exception.until) < today:
             fix = "mend the resource and take the exception out, or give it another date"

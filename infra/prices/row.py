@@ -16,7 +16,7 @@ UNKNOWN = "unknown"
 UNCHECKED = "~"
 
 
-NOTE = f"{UNCHECKED} unverified: the price was never read where it holds; docs/prices.md has all prices."
+NOTE = f"{UNCHECKED} unverified: the price was never read where it holds; docs/reference/prices.md lists all."
 
 
 @dataclass(frozen=True)

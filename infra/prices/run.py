@@ -39,7 +39,7 @@ class RunPrice:
 def of_hours(hourly: float | None, hours: float | None, *, checked: bool = True) -> RunPrice:
     """Predict the price from `hourly` dollars an hour and a number of hours; either may be unknown."""
     if hourly is None:
-        fix = "slices of a known price (docs/prices.md)"
+        fix = "slices of a known price (docs/reference/prices.md)"
         return RunPrice(None, "no price of its slices is known", fix)
     if hours is None:
         return RunPrice(None, "nothing says how long it takes", "--hours N")

@@ -1,8 +1,9 @@
 """The commands that make a data snapshot from files in the checkpoint bucket.
 
 A machine formats a disk, copies the files onto it and powers off; the disk's snapshot is what `data:snapshot`
-names. Hosts mount it as one ext4 on the whole disk, without replaying a journal (docs/boot.md), so it is
-unmounted first. The machine reads the bucket by private access and needs no way to the internet.
+names. Hosts mount it as one ext4 on the whole disk, without replaying a journal
+(docs/internals/boot.md), so it is unmounted first. The machine reads the bucket by private access and needs
+no way to the internet.
 
 https://cloud.google.com/sdk/gcloud/reference/compute/instances/create
 https://cloud.google.com/sdk/gcloud/reference/compute/snapshots/create

@@ -74,7 +74,9 @@ PLACE = (
 )
 KEY = "[A-Za-z0-9_-]{1,63}"
 
-POLICY_RULE = pattern("[A-Z]{1,2}[0-9]{1,2}", "the id of a rule, e.g. B04", "docs/policy.md lists them")
+POLICY_RULE = pattern(
+    "[A-Z]{1,2}[0-9]{1,2}", "the id of a rule, e.g. B04", "docs/reference/policy.md lists them"
+)
 REASON = Rule(
     lambda value: len(value.strip()) > 8 and value.replace("\n", " ").isprintable(),
     "a reason, in words",
@@ -213,7 +215,7 @@ FOLDERS = (
     "barrier", "boot", "bundles", "compilation-cache", "data", "extractions", "heartbeats", "runs",
     "tokens",
 )  # fmt: skip
-"""Folders of the checkpoint bucket that this program writes (docs/architecture.md)."""
+"""Folders of the checkpoint bucket that this program writes (docs/internals/architecture.md)."""
 BUCKET_FOLDER = pattern(
     rf"(?!({'|'.join(FOLDERS)})(/|$))(?!.*//)(?!.*\.\.)[A-Za-z0-9][A-Za-z0-9._/-]{{0,198}}[A-Za-z0-9_-]",
     f"a path in the bucket, of letters, digits and . _ / -, not in a folder of ours: {', '.join(FOLDERS)}",

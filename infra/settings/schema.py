@@ -1,7 +1,7 @@
 """Schema of settings: types, defaults, meanings and rules; and the sections that belong to no layer.
 
 A field `bucket_name` of the storage layer's class is `storage:bucketName` in `Pulumi.<env>.yaml`.
-The parser, the error messages and the tables in docs/settings.md are made from such classes
+The parser, the error messages and the tables in docs/reference/settings are made from such classes
 alone; a layer's stands in its folder, with the rules between its fields.
 """
 
@@ -106,7 +106,7 @@ class PolicyException:
 
 @dataclass(frozen=True, kw_only=True)
 class PolicySettings:
-    """The rules of docs/policy.md."""
+    """The rules of docs/reference/policy.md."""
 
     enforcement: str = setting(
         "mandatory: a resource that breaks a rule ends the preview or update; advisory: it is a warning",

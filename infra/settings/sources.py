@@ -40,7 +40,7 @@ def path_of(environment: str, root: Path = ROOT) -> Path:
     path = root / f"Pulumi.{environment}.yaml"
     if not path.exists():
         known = environments(root)
-        fix = f"cd into its folder, or write it in {root}: see docs/settings.md"
+        fix = f"cd into its folder, or write it in {root}: see docs/reference/settings.md"
         fix = f"copy Pulumi.{known[0]}.yaml to it and edit" if known else fix
         if near := difflib.get_close_matches(environment, known, 1):
             fix = f"perhaps {near[0]} was meant; else {fix}"

@@ -11,7 +11,7 @@ from infra.core.names import labels
 BLOBS, MANIFESTS = "bundles/blobs/", "bundles/manifests/"
 
 
-# On a host (docs/architecture.md).
+# On a host (docs/internals/architecture.md).
 BOOT_LOG = "/var/log/tpu/boot.log"
 
 
@@ -64,7 +64,7 @@ def zone_of(node_id: str) -> str:
 
 
 def command_id(run: str) -> str:
-    """Return the id by which workers report a slice's command (docs/architecture.md)."""
+    """Return the id by which workers report a slice's command (docs/internals/architecture.md)."""
     return sha256(run.strip().encode()).hexdigest()[:12]
 
 

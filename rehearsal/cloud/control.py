@@ -1,6 +1,6 @@
 """The client of the control socket: actions of a scenario on the cloud that no API of Google's has.
 
-HTTP with JSON bodies over a Unix socket; the calls are those of docs/architecture.md.
+HTTP with JSON bodies over a Unix socket; the calls are those of docs/internals/architecture.md.
 """
 
 from __future__ import annotations

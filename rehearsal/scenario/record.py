@@ -189,7 +189,7 @@ def script_run(status: dict[str, Any]) -> str:
 
 
 def boot_from(status: dict[str, Any]) -> Boot:
-    """Return the boot of a status object that a host wrote (docs/architecture.md, "Boot status")."""
+    """Return the boot of a host's status object (docs/internals/architecture.md, "Boot status")."""
     return Boot(
         status["node"],
         status["worker"],

@@ -104,10 +104,14 @@ def load(path: Path, seed: int | None = None) -> Scenario:
     except Exception as error:
         frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
         line = error.lineno if isinstance(error, SyntaxError) else frames[-1].lineno if frames else 1
-        raise ScenarioError(f"{path}:{line}: {error}", "docs/rehearsal.md lists the steps") from error
+        raise ScenarioError(
+            f"{path}:{line}: {error}", "docs/concepts/rehearsal.md lists the steps"
+        ) from error
     scenario, title = module.get("SCENARIO"), (module.get("__doc__") or "").strip().partition("\n")[0]
     if not isinstance(scenario, Scenario) or not title:
-        raise ScenarioError(f"{path}: needs a docstring and SCENARIO = Scenario(…)", "docs/rehearsal.md")
+        raise ScenarioError(
+            f"{path}: needs a docstring and SCENARIO = Scenario(…)", "docs/concepts/rehearsal.md"
+        )
     seeds = (seed, scenario.seed, random.SystemRandom().randrange(10**6))
     drawn = next(number for number in seeds if number is not None)
     return replace(scenario, path=path, title=title.rstrip("."), seed=drawn)

@@ -1,7 +1,7 @@
 """In a new project one `tpu up` makes every layer, under the documented roles, and the next one changes nothing.
 
 Nothing was ever enabled there, no service agent exists, and no role, account, API or metric holds before
-the time that Google names. The owner does what docs/first-up.md lists; a platform engineer does the rest.
+the time that Google names. The owner does what docs/guides/first-up.md lists; a platform engineer does the rest.
 """
 
 from rehearsal.scenario import steps as step

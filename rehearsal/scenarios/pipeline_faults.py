@@ -1,6 +1,6 @@
 """A fault at each step of the pipeline ends in its outcome and its alert, and a retry continues from there.
 
-A fault at each step of the pipeline: each ends in the outcome that docs/pipeline.md names for it, and a
+A fault at each step of the pipeline: each ends in the outcome that docs/reference/pipeline.md names for it, and a
 retry continues from what is there. At the end there is one batch that succeeded for each submission, and
 one slice for each time that training was begun or a boot failed. The layer `monitoring` is up: what its alerts see is
 published and looked into.

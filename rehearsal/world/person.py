@@ -147,7 +147,7 @@ def environment(layout: Layout, project: str) -> dict[str, str]:
         "PULUMI_BACKEND_URL": f"file://{layout.stacks}",
         "PULUMI_CONFIG_PASSPHRASE": "rehearsal",
         "PULUMI_SKIP_UPDATE_CHECK": "true",
-        # As in docs/settings.md for the layer `queue`: its state is 6 MB of text, and is written 300 times.
+        # As in docs/reference/stacks.md for the layer `queue`: 6 MB of state, written 300 times.
         "PULUMI_DIY_BACKEND_GZIP": "true",
         # A missing plugin is an error that names it, not a download, which is impossible here.
         "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION": "true",

@@ -1,4 +1,4 @@
-"""Tables of docs/architecture.md are compared with the code, and packages that may not import one another."""
+"""Tables of docs/internals/architecture.md against the code, and packages that may not import each other."""
 
 import re
 from dataclasses import replace
@@ -38,7 +38,7 @@ RUNS = (
     "/opt/%n/start", " train x ",
 )  # fmt: skip
 PARTS = ROOT / "infra" / "layers" / "tpu" / "startup" / "parts"
-ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+ARCHITECTURE = (ROOT / "docs" / "internals" / "architecture.md").read_text(encoding="utf-8")
 
 
 def part(pattern: str) -> str:

@@ -1,4 +1,4 @@
-"""The commands of the guides and of docs/queue.md, executed as printed, by `main` in this process."""
+"""The commands of the guides and of docs/reference/queue.md, executed as printed, in this process."""
 
 import re
 import shlex
@@ -155,8 +155,8 @@ def test_the_guides_table_of_names_is_that_of_the_settings() -> None:
 
 
 def configured(blocks: int) -> Settings:
-    """The first blocks of settings of docs/queue.md, with digests."""
-    text = (ROOT / "docs/queue.md").read_text(encoding="utf-8").replace("DIGEST", "0" * 64)
+    """The first blocks of settings of docs/reference/queue.md, with digests."""
+    text = (ROOT / "docs/reference/queue.md").read_text(encoding="utf-8").replace("DIGEST", "0" * 64)
     merged: dict[str, Any] = {}
     for block in re.findall(r"^    config:\n((?:      .*\n)+)", text, re.MULTILINE)[:blocks]:
         merged |= yaml.safe_load(block)
@@ -166,7 +166,7 @@ def configured(blocks: int) -> Settings:
 def examples(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, Any]]:
     """Files that the commands of the page's examples write, by name."""
     monkeypatch.chdir(folder)
-    for line in commands(ROOT / "docs/queue.md")["Examples"].splitlines():
+    for line in commands(ROOT / "docs/reference/queue.md")["Examples"].splitlines():
         blocks = 2 if UPLOADER in line else 1
         monkeypatch.setattr("cli.job.from_file", lambda _, blocks=blocks: configured(blocks))
         assert tpu(shlex.split(line)[1:]) == 0

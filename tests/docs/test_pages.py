@@ -23,7 +23,9 @@ from rehearsal.scenario.scenario import find, load, name_of, own
 from tests.rehearsal.providers.replay import RECORDINGS
 from tools import docs
 from tools.blocks import ROOT, filled, pages, table
-from tools.settings_docs import default_of
+from tools.budget import MOST_WORDS, counted
+from tools.budget import words as count
+from tools.settings_docs import PAGES, add_pages, default_of
 from workload.__main__ import main as workload
 
 HISTORY = {"log.md", "CHANGELOG.md"}
@@ -121,7 +123,9 @@ def test_what_is_printed_beside_other_programs_is_understood() -> None:
     key = re.compile(rf"((?:{sections})\.\w+)(?:=.*)?")
     settings = {match[1] for line in printed if (match := key.fullmatch(line))} - {"train.py"}
     assert len(settings) >= 25
-    declared = set(re.findall(r"^\| `(\w+\.\w+)` \|", DOCUMENTS[ROOT / "docs/trainer.md"], re.MULTILINE))
+    declared = set(
+        re.findall(r"^\| `(\w+\.\w+)` \|", DOCUMENTS[ROOT / "docs/reference/trainer.md"], re.MULTILINE)
+    )
     assert settings - declared == set()
 
 
@@ -156,24 +160,62 @@ def test_tests_that_are_named_exist() -> None:
 
 @pytest.mark.parametrize("page", ["extraction", "fleet"])
 def test_every_defect_of_activation_extract_names_a_test(page: str) -> None:
-    table = DOCUMENTS[ROOT / f"docs/{page}.md"]
+    table = DOCUMENTS[ROOT / f"docs/internals/{page}.md"]
     numbered = re.findall(r"^\| (\d+) \| .+ \|$", table, re.MULTILINE)
     assert [int(number) for number in numbered] == list(range(1, len(numbered) + 1))
     assert len(re.findall(r"^\| \d+ \| .+ \| `test_.+` \|$", table, re.MULTILINE)) == len(numbered) > 10
 
 
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of a page's headings, as GitHub and mkdocs make them."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+    titles = (
+        re.sub(r"\[(.*?)\]\(.*?\)", r"\1", title) for title in re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    )
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def broken_links(root: Path) -> Iterator[str]:
+    """Yield links of a checkout's pages that lead to no file, or to no heading of it."""
+    for path in (*root.glob("*.md"), *(root / "docs").rglob("*.md")):
+        for target, anchor in re.findall(r"\]\(([^)#\s]*)#?([^)\s]*)\)", path.read_text("utf-8")):
+            page = path.parent / target if target else path
+            if "://" in target or target.startswith("mailto:"):
+                continue
+            if not page.exists() or (anchor and page.suffix == ".md" and anchor not in anchors(page)):
+                yield f"{path.relative_to(root)}: {target}#{anchor}"
+
+
 def test_links_between_documents_lead_somewhere() -> None:
-    broken = [
-        f"{path.relative_to(ROOT)}: {target}"
-        for path in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"))
-        for target in re.findall(r"\]\(([^)#]+)[^)]*\)", path.read_text("utf-8"))
-        if "://" not in target and not (path.parent / target).exists()
-    ]
-    assert not broken
+    assert [*broken_links(ROOT)] == []
+
+
+def test_a_link_to_no_file_or_no_heading_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "b.md").write_text("# A `b` title\n[up](../a.md) [self](#a-b-title)\n")
+    (tmp_path / "a.md").write_text("[b](docs/b.md#a-b-title) [no](docs/b.md#c) [none](docs/c.md)\n")
+    assert [*broken_links(tmp_path)] == ["a.md: docs/b.md#c", "a.md: docs/c.md#"]
+
+
+def test_every_section_of_settings_has_its_page(tmp_path: Path) -> None:
+    assert {page.stem for page in PAGES.glob("*.md")} == {*section_classes()}
+    add_pages(tmp_path)
+    assert "| `fleet:ssh` |" in filled((tmp_path / "fleet.md").read_text("utf-8"))
+
+
+def test_what_a_user_reads_stays_within_its_budget() -> None:
+    assert sum(counted().values()) <= MOST_WORDS, "python -m tools.budget"
+
+
+def test_tables_and_definitions_of_links_are_not_counted() -> None:
+    block = "<!-- begin generated: a.b -->\n| x | y |\n\nz\n<!-- end generated -->"
+    assert count(f"two words\n{block}\n[c]: https://example.com\nthree") == 3
 
 
 def test_decisions_are_numbered_without_a_gap() -> None:
-    numbers = sorted(int(path.name[:4]) for path in (ROOT / "docs" / "decisions").glob("[0-9]*.md"))
+    numbers = sorted(
+        int(path.name[:4]) for path in (ROOT / "docs" / "internals" / "decisions").glob("[0-9]*.md")
+    )
     assert numbers == list(range(1, len(numbers) + 1))
 
 
@@ -214,14 +256,18 @@ def test_the_infrastructure_guide_is_run_by_a_scenario() -> None:
 
 
 def test_the_example_of_a_scenario_is_one(tmp_path: Path) -> None:
-    example = re.search(r"```python\n(.*?)```", DOCUMENTS[ROOT / "docs/rehearsal.md"], re.DOTALL)
+    example = re.search(r"```python\n(.*?)```", DOCUMENTS[ROOT / "docs/concepts/rehearsal.md"], re.DOTALL)
     assert example
     (tmp_path / "example.py").write_text(example[1])
     assert len(load(tmp_path / "example.py").steps) == 8
 
 
 def test_differences_of_the_stand_in_name_recordings_that_exist() -> None:
-    rows = DOCUMENTS[ROOT / "docs/standin.md"].partition("| difference | reason |")[2].partition("\n\n")[0]
+    rows = (
+        DOCUMENTS[ROOT / "docs/internals/standin.md"]
+        .partition("| difference | reason |")[2]
+        .partition("\n\n")[0]
+    )
     named = {
         name for row in rows.splitlines()[2:] for name in row.strip("| ").rpartition(" | ")[2].split(", ")
     }

@@ -1,4 +1,4 @@
-"""Each feature of docs/seed-features.md names what shows it, and that exists; see also test_pages.py."""
+"""Each feature of docs/internals/seed-features.md names its proof, which exists; see also test_pages.py."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -18,7 +18,7 @@ from tests.infra.declared import EVERYTHING
 from tests.infra.recording import BASE, parsed
 from tools.blocks import ROOT
 
-PAGE = (ROOT / "docs" / "seed-features.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "internals" / "seed-features.md").read_text(encoding="utf-8")
 ROWS = [
     row.strip("| ").split(" | ") for row in re.findall(r"^\| (?!---).*(?<!shown by) \|$", PAGE, re.MULTILINE)
 ]

@@ -1,4 +1,4 @@
-"""Each defect on docs/seed-terraform.md: the named check refuses the recipe's own value."""
+"""Each defect on docs/internals/seed-terraform.md: the named check refuses the recipe's own value."""
 
 import json
 import re
@@ -22,7 +22,7 @@ from tests.infra.declared import OFF
 from tests.infra.recording import BASE, parsed, run
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "seed-terraform.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "internals" / "seed-terraform.md").read_text(encoding="utf-8")
 ROWS = {
     id_: (claim, fact, refused)
     for id_, claim, fact, refused in re.findall(

@@ -18,7 +18,7 @@ from tools.blocks import ROOT
 from workload.host.slurmd import mounts, service
 
 GUIDE = (ROOT / "docs/guides/slurm.md").read_text("utf-8")
-BLUEPRINT = (ROOT / "docs/slurm-blueprint.md").read_text("utf-8")
+BLUEPRINT = (ROOT / "docs/guides/from-cluster-toolkit.md").read_text("utf-8")
 
 
 def blocks(page: str) -> list[str]:

@@ -188,7 +188,7 @@ def preprocess(count: int, seed: int) -> dict[str, Any]:
 
 @proof()
 def matrix() -> dict[str, Any]:
-    """Every cell; kept beside the measurements: docs/fleet.md has their tables."""
+    """Every cell; kept beside the measurements: docs/internals/fleet.md has their tables."""
     begun, cells = time.monotonic(), []
     with tempfile.TemporaryDirectory(prefix="proof-") as folder:
         lab = Lab(Path(folder))
@@ -209,7 +209,7 @@ def matrix() -> dict[str, Any]:
     click.option("--every", type=int, default=1, help="Kill at every N-th request; 1: at all."),
 )
 def updates(names: Sequence[str], every: int) -> dict[str, Any]:
-    """The next `up` or `destroy` ends clean, and Google has what the state holds; docs/settings.md."""
+    """The next `up` or `destroy` ends clean, and the state is Google's; docs/internals/stacks.md."""
     stored = json.loads(UPDATES.read_text()) if UPDATES.exists() else {"rows": []}
     kills = 0
     for layer in names or LAYERS:
@@ -283,13 +283,13 @@ def grants(parts: Sequence[str]) -> dict[str, Any]:
 
 @proof()
 def slurm_scale() -> dict[str, Any]:
-    """Slurm with 200 slices of four hosts; docs/log.md."""
+    """Slurm with 200 slices of four hosts; docs/internals/log.md."""
     return scale.measure(report)
 
 
 @proof()
 def slurm_figures() -> dict[str, Any]:
-    """Times of a Slurm cluster; docs/log.md."""
+    """Times of a Slurm cluster; docs/internals/log.md."""
     result = figures.measure(OUT / "slurm-figures", report)
     if not result["passed"]:
         _write("slurm-figures", result)

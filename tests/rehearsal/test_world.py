@@ -106,12 +106,14 @@ def test_a_world_is_real_inside_and_closed_to_the_outside(folder: Path) -> None:
 
     # Google's name, TLS that the system's trust store accepts, and an answer in Google's form; a login in the
     # files that Google's own library looks for; the fleet's way to a host and the control socket, as in
-    # docs/rehearsal.md; no way out; the user's own files stay.
+    # docs/concepts/rehearsal.md; no way out; the user's own files stay.
     login = (
         "import google.auth, google.auth.transport.requests as t; c, p = google.auth.default(); "
         "c.refresh(t.Request()); print(p, bool(c.token))"
     )
-    (control,) = re.findall(r"^    (curl .+)$", Path("docs/rehearsal.md").read_text("utf-8"), re.MULTILINE)
+    (control,) = re.findall(
+        r"^    (curl .+)$", Path("docs/concepts/rehearsal.md").read_text("utf-8"), re.MULTILINE
+    )
     lines = [
         "curl -sS https://storage.googleapis.com/storage/v1/b | tr -d '\\n'; echo",
         f'python -c "{login}"',

@@ -1,6 +1,6 @@
 """The design of kathir-ks/activation-extract, as little of it as shows each defect.
 
-Written anew from what its code does; docs/extraction.md has the list. Where a check of
+Written anew from what its code does; docs/internals/extraction.md has the list. Where a check of
 test_activation_extract.py passes on ours, it has to fail on these, or it would show nothing.
 """
 

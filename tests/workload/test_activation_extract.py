@@ -1,6 +1,6 @@
 """Defects of kathir-ks/activation-extract: each check passes on our extraction and fails on its design.
 
-docs/extraction.md lists the twelve; `activation_extract.py` has the least of its design that shows them.
+docs/internals/extraction.md lists the twelve; `activation_extract.py` has the least design that shows them.
 """
 
 import ast

@@ -1,6 +1,6 @@
 """Barrier of the workers of a slice, or of a job's slices.
 
-Worker 0 coordinates over objects below `barrier/<slice or job>/<phase>/`; docs/architecture.md
+Worker 0 coordinates over objects below `barrier/<slice or job>/<phase>/`; docs/internals/architecture.md
 ("The barrier") explains why no object of an earlier boot can open it. In each poll worker 0
 lists once and reads the objects that changed; each other worker reads one object.
 """

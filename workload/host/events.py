@@ -3,7 +3,8 @@
     2026-11-24T10:00:00.000000Z save {"step": 500}
 
 A host sends each to Cloud Logging as an entry with `jsonPayload`: `event`, `message` (the line)
-and the keys of the JSON. Any program of a job may print events; docs/architecture.md lists the trainer's.
+and the keys of the JSON. Any program of a job may print events; docs/internals/architecture.md lists
+the trainer's.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A worker's heartbeat: the progress of its job; one listing of the bucket shows those of all workers.
 
-`heartbeats/<node>/worker-<k>`; docs/architecture.md, "Objects in the bucket", lists its metadata and its
-interval. A short form is this machine's guest attribute `tpu/job`, which no other host can write.
+`heartbeats/<node>/worker-<k>`; docs/internals/architecture.md, "Objects in the bucket", lists its metadata
+and its interval. A short form is this machine's guest attribute `tpu/job`, which no other host can write.
 Writing is best effort: no job waits for it or fails by it. Each heartbeat is also printed as an event with
 more numbers, from which Cloud Logging derives metrics.
 """
@@ -89,7 +89,7 @@ class Heartbeat:
         """Update facts without waiting.
 
         `run`, `samples`, `of_samples`, `shards`, `size_bytes`, `loss`, `goodput`, `final`, `why`:
-        see docs/architecture.md.
+        see docs/internals/architecture.md.
         """
         with self._changed:
             self._new = self._new or not facts.items() <= self._facts.items()

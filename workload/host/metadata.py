@@ -1,6 +1,6 @@
 """Client of the metadata server: this host's description, and its guest attributes.
 
-docs/architecture.md lists the keys. `GCE_METADATA_HOST` selects another server, as for Google's
+docs/internals/architecture.md lists the keys. `GCE_METADATA_HOST` selects another server, as for Google's
 own client libraries.
 """
 

@@ -210,7 +210,7 @@ def words(run: str) -> list[str]:
 
 
 def command_id(run: str) -> str:
-    """Return a digest of the command, for the worker's heartbeat (docs/architecture.md)."""
+    """Return a digest of the command, for the worker's heartbeat (docs/internals/architecture.md)."""
     return sha256(run.strip().encode()).hexdigest()[:12]
 
 

@@ -13,7 +13,7 @@ from workload.train.interval import best_interval_s
 
 MARGIN = 0.95  # of a chip's memory: the compiler's sum omits programs beside the step
 # Writes of a machine to a bucket, GB/s: cautious, and the most in gcsfuse's own benchmarks on a machine
-# with a 200 Gbit/s card (docs/benchmarks.md of gcsfuse 3.4.3).
+# with a 200 Gbit/s card (docs/internals/benchmarks.md of gcsfuse 3.4.3).
 HOST_WRITE_GB_PER_S = (1.0, 4.6)
 BYTES_A_PARAMETER = {"float32": 12, "bfloat16": 10}  # with both moments; by the first one's dtype
 

@@ -39,7 +39,7 @@ def load(source: bytes, name: str) -> Documents:
         raise _failed(name, error) from None
     documents = space.get("documents")
     if not callable(documents):
-        fix = "define `def documents(rows)`; docs/preprocess.md has an example"
+        fix = "define `def documents(rows)`; docs/reference/preprocess.md has an example"
         raise DataError(f"{name}: has no function `documents`\n    fix: {fix}")
     function: Documents = documents
     return function

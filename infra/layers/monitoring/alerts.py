@@ -1,4 +1,4 @@
-"""Alerts: a condition each, its meaning and its severity. docs/monitoring.md is made from this table.
+"""Alerts: a condition each, its meaning and its severity. docs/reference/monitoring.md lists them.
 
 Other layers declare theirs in their `hooks.alerts`.
 """

@@ -1,7 +1,7 @@
 """Metrics that Cloud Logging makes of log entries: `logging.googleapis.com/user/tpu-ENVIRONMENT-NAME`.
 
-Other layers declare theirs in their `hooks.metrics`. Events are docs/architecture.md's; audit entries are
-those of https://cloud.google.com/logging/docs/audit/understanding-audit-logs.
+Other layers declare theirs in their `hooks.metrics`. Events are docs/internals/architecture.md's; audit
+entries are those of https://cloud.google.com/logging/docs/audit/understanding-audit-logs.
 """
 
 from __future__ import annotations

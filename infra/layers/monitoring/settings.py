@@ -63,12 +63,12 @@ class ChannelSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class AlertSettings:
-    """An item of `monitoring:alerts`: values that differ from docs/monitoring.md."""
+    """An item of `monitoring:alerts`: values that differ from docs/reference/monitoring.md."""
 
     name: str = setting("which alert", example="run-stalled")
     enabled: bool = setting("false: it isn't made", default=True)
     threshold: float | None = setting(
-        "from where on it fires; its own, unless given: docs/monitoring.md", default=None
+        "from where on it fires; its own, unless given: docs/reference/monitoring.md", default=None
     )
     channels: tuple[str, ...] = setting(
         "names of channels that it goes to; all, unless given",
@@ -85,7 +85,8 @@ class MonitoringSettings:
         "who is notified, and how", default=(), example="[{name: oncall, email: oncall@example.com}]"
     )
     alerts: tuple[AlertSettings, ...] = setting(
-        "alerts that differ from their defaults; all others are as docs/monitoring.md lists them", default=()
+        "alerts that differ from their defaults; all others are as docs/reference/monitoring.md lists them",
+        default=(),
     )
     alerting: bool = setting("false: metrics and dashboards alone", default=True)
     dashboards: bool = setting("false: none", default=True)

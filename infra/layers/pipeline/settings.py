@@ -73,7 +73,9 @@ class PipelineSettings:
         "sha256 of the job's code and packages; `tpu pipeline publish` writes it", default=None, rule=_CODE
     )
     config: str = setting(
-        "what `workload preprocess` does: a TOML file (docs/preprocess.md)", default="text.toml", rule=_CONFIG
+        "what `workload preprocess` does: a TOML file (docs/reference/preprocess.md)",
+        default="text.toml",
+        rule=_CONFIG,
     )
     changes: tuple[str, ...] = setting(
         "values of that file that differ, as its `--set` takes them", default=(), rule=_CHANGE

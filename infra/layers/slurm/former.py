@@ -1,6 +1,6 @@
 """Inputs of cluster-toolkit's `schedmd-slurm-gcp-v6-nodeset-tpu` with another name here, or with no place.
 
-The parser refuses each with its sentence; the table of docs/slurm.md is made of the same.
+The parser refuses each with its sentence; the table of docs/reference/slurm.md is made of the same.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ FORMER: Mapping[str, Former] = {
     "disable_public_ips": _NO_ADDRESS,
     "docker_image": Former(
         "slurmd runs on the host itself: v6e's image has systemd, and no container around it",
-        "remove it; a job brings a container of its own (docs/slurm.md)",
+        "remove it; a job brings a container of its own (docs/reference/slurm.md)",
     ),
     "enable_public_ips": _NO_ADDRESS,
     "node_type": Former("it is called acceleratorType", "write acceleratorType: v6e-16"),

@@ -1,6 +1,6 @@
 """Pulumi's own state, for teams: a bucket, and a key for stack secrets.
 
-docs/settings.md has the commands that move a state there.
+docs/reference/stacks.md has the commands that move a state there.
 """
 
 import pulumi

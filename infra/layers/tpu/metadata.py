@@ -1,4 +1,4 @@
-"""Custom metadata of a node: the input of its boot script (docs/architecture.md)."""
+"""Custom metadata of a node: the input of its boot script (docs/internals/architecture.md)."""
 
 from typing import Any
 

@@ -87,7 +87,7 @@ def _script(package: str) -> str:
     root = Path(__file__).parents[3]
     return (
         "#!/bin/sh\n"
-        f"# The stand-in for the official {package} provider plugin: see docs/standin.md.\n"
+        f"# The stand-in for the official {package} provider plugin: see docs/internals/standin.md.\n"
         f"PYTHONPATH={shlex.quote(str(root))}${{PYTHONPATH:+:$PYTHONPATH}} \\\n"
         f"exec {shlex.quote(sys.executable)} -m rehearsal.providers.gcp serve {package}\n"
     )

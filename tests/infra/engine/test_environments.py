@@ -177,7 +177,7 @@ def test_rules_of_the_policy_are_named_beside_wrong_settings(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("environment", ["dev", "eu"])
 def test_the_shortest_useful_file_is_applied_outside_prod(tmp_path: Path, environment: str) -> None:
-    text = (ROOT / "docs/settings.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/reference/settings.md").read_text(encoding="utf-8")
     block = re.search(r"^    config:\n(?:      .*\n)+(?:        .*\n)?", text, re.MULTILINE)
     assert block
     (tmp_path / f"Pulumi.{environment}.yaml").write_text(block[0])

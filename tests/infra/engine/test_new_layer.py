@@ -84,7 +84,7 @@ def test_a_folder_of_two_files_is_a_layer(lab: Lab) -> None:
     assert "notes" in lab.infra("up", "--help")
     assert "notes" in lab.run("make", "help")
     assert "| `notes:mtu` | whole number | `1460` | largest note, bytes |" in lab.run(
-        sys.executable, "-c", "from tools import settings_docs; print(settings_docs.layers())"
+        sys.executable, "-c", "from tools import settings_docs; print(settings_docs.section('notes'))"
     )
     output = lab.infra("plan", "dev")
     assert "minutes" in output.partition("== ")[0], "priced"

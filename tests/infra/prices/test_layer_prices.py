@@ -1,4 +1,4 @@
-"""Prices of each layer, out of the price book; docs/prices.md."""
+"""Prices of each layer, out of the price book; docs/reference/prices.md."""
 
 import json
 import re

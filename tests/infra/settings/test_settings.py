@@ -99,8 +99,11 @@ BOMB = "config:\n  tpu:a: &a [x]\n" + "".join(
         ("config: {a:b: .inf}", "Pulumi.dev.yaml is not YAML for settings: "),
         ("config: {a:b: !!bool yes}", "Pulumi.dev.yaml is not YAML for settings: "),
         ("config: " + "[" * 2000, "Pulumi.dev.yaml is not YAML for settings: maximum recursion depth"),
-        ("", "Pulumi.dev.yaml has no `config:` with settings under it: see docs/settings.md"),
-        ("config: 3", "Pulumi.dev.yaml has no `config:` with settings under it: see docs/settings.md"),
+        ("", "Pulumi.dev.yaml has no `config:` with settings under it: see docs/reference/settings.md"),
+        (
+            "config: 3",
+            "Pulumi.dev.yaml has no `config:` with settings under it: see docs/reference/settings.md",
+        ),
     ],
 )
 def test_files_that_cannot_be_read(tmp_path: Path, content: str, message: str) -> None:
@@ -145,6 +148,6 @@ def test_all_problems_are_one_error() -> None:
 
 
 def test_no_slice_saves_where_this_program_does() -> None:
-    page = (ROOT / "docs/architecture.md").read_text().partition("\n## Objects in the bucket")[2]
+    page = (ROOT / "docs/internals/architecture.md").read_text().partition("\n## Objects in the bucket")[2]
     written = set(re.findall(r"(?m)^\| `([a-z-]+)/", page.partition("\n## ")[0]))
     assert {"bundles", "runs"} <= written <= set(FOLDERS)

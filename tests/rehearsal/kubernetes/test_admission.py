@@ -23,7 +23,7 @@ IMAGE = f"us-docker.pkg.dev/p/i/image@sha256:{'0' * 64}"
 POOLS = [
     output("admission-0"),
     output("big-0", topology="16x16", chips=256, hosts=64),
-    output("extract-0", topology="2x4", chips=8, hosts=1),  # docs/queue.md extracts there
+    output("extract-0", topology="2x4", chips=8, hosts=1),  # docs/reference/queue.md extracts there
 ]
 POLICY = ("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicy")
 QUEUE = "kueue.x-k8s.io/queue-name"

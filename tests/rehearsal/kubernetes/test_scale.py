@@ -13,7 +13,7 @@ JOBS, POOLS, RUN_S, LIMIT_S = 24, 4, (2, 5), 240
 @pytest.mark.prove
 def test_jobs_are_admitted_in_order_and_one_to_a_slice(lab: Lab, tmp_path: Path) -> None:
     """As the layer has the queue, Kueue gives a slice that is free in the middle of its turn to what is left
-    of the turn (docs/benchmarks.md). With StrictFIFO it doesn't, and no order is broken at all.
+    of the turn (docs/internals/benchmarks.md). With StrictFIFO it doesn't, and no order is broken at all.
     """
     queue = Queue(lab, POOLS, tmp_path / "kwok")
     results = {}

@@ -183,7 +183,7 @@ def _parse(raw: bytes, content_type: str) -> Any:
 
 
 def _comparable(body: Any) -> Any:
-    """A body without what may differ by itself: see the known differences in docs/standin.md."""
+    """A body without what may differ by itself: see the known differences in docs/internals/standin.md."""
     if isinstance(body, Mapping):
         if "__raw" in body:
             return _multipart(body["__raw"], body["__contentType"])

@@ -24,7 +24,7 @@ SMALL = [
     "compute.keep_gathered=0",
     "compute.attention=splash",
 ]
-# Cycles that the chip waits, as recorded with the locks' compilers (docs/log.md): of 843,000 on the links.
+# Cycles that the chip waits, recorded with the locks' compilers (docs/internals/log.md): of 843,000.
 # One all-reduce a layer, as until 2026-11-26, makes them 951,000 and 830,000.
 RECORDED = 529_000 if jax.__version_info__ < (0, 11) else 433_000
 GROWTH = 1.05

@@ -288,7 +288,7 @@ def _command(settings: Settings, program: Sequence[str]) -> list[str]:
 
 
 def _environment(settings: Settings, team: Team, name: str, pool: Pool) -> Mapping[str, str]:
-    """Return a program's environment variables, as on a TPU VM (docs/code.md)."""
+    """Return a program's environment variables, as on a TPU VM (docs/guides/code.md)."""
     variables = {
         "TPU_NAME": f"{team.namespace}-{name}",
         "ACCELERATOR_TYPE": pool.kind.name,
@@ -326,7 +326,7 @@ def run_of(program: Sequence[str]) -> str:
 
 
 def curves(settings: Settings, run: str = "") -> str:
-    """Return the URL of the curves of a run, or of all runs (docs/architecture.md)."""
+    """Return the URL of the curves of a run, or of all runs (docs/internals/architecture.md)."""
     folder = f"gs://{settings[StorageSettings].bucket_name}/runs"
     return f"{folder}/{run}/tensorboard" if run else folder
 

@@ -57,7 +57,8 @@ def text(settings: Settings, address: str) -> str:
         "TreeWidth": 65533,
         "SchedulerType": "sched/backfill",
         # A job waits until its slices are whole, instead of taking hosts of more of them. Jobs that 2 s of
-        # scheduling haven't come to, and held ones, are scheduled 5 s later (docs/log.md; 60 s by default).
+        # scheduling haven't come to, and held ones, are scheduled 5 s later
+        # (docs/internals/log.md; default 60 s).
         "SchedulerParameters": f"max_switch_wait={_YEAR_S},sched_interval={_LOOK_S}",
         "JobSubmitPlugins": "lua",
         "JobRequeue": 1,

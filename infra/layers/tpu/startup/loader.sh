@@ -1,5 +1,5 @@
 #!/bin/bash
-# Run startup.sh of the bundle in this node's metadata: docs/boot.md.
+# Run startup.sh of the bundle in this node's metadata: docs/internals/boot.md.
 set -u
 umask 022
 S=https://storage.googleapis.com D=/opt/tpu/bundles J='Content-Type: application/json'

@@ -1,4 +1,4 @@
-"""Cloud Storage: see docs/storage-emulation.md."""
+"""Cloud Storage: see docs/internals/storage-emulation.md."""
 
 from rehearsal.cloud.services.storage.control import HttpOrGrpcSite
 from rehearsal.cloud.services.storage.service import StorageService

@@ -1,4 +1,4 @@
-"""docs/pipeline-grants.md tells of no grant that is gone: `python -m tests.proofs grants`."""
+"""docs/internals/pipeline-grants.md tells of no grant that is gone: `python -m tests.proofs grants`."""
 
 from datetime import date
 

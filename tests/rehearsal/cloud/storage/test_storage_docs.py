@@ -7,7 +7,7 @@ from pathlib import Path
 
 from storage_front import Front
 
-PAGE = Path(__file__).parents[4] / "docs" / "storage-emulation.md"
+PAGE = Path(__file__).parents[4] / "docs" / "internals" / "storage-emulation.md"
 
 
 def test_the_table_is_the_code(front: Front) -> None:

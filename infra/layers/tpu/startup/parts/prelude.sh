@@ -3,7 +3,7 @@
 #
 # Idempotent: a second run finds everything done. It reads all differences between hosts
 # from the metadata server, so its bytes are the same everywhere, and it needs only Debian's
-# or Ubuntu's essential packages, curl and systemd. docs/boot.md describes each stage.
+# or Ubuntu's essential packages, curl and systemd. docs/internals/boot.md describes each stage.
 set -euo pipefail
 shopt -s inherit_errexit
 umask 022

@@ -67,7 +67,7 @@ local function hosts_of(job, known, name)
   return hosts
 end
 
--- Fewer tasks than hosts are counted before slices are, and outside of a script end slurmctld 22.05 (docs/log.md).
+-- Fewer tasks than hosts are counted before slices are, and outside of a script end slurmctld 22.05 (docs/internals/log.md).
 local function tasks_wrong(job, hosts)
   local tasks = given(job.num_tasks)
   if tasks and tasks < hosts then
