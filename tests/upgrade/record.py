@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from infra.core.guard import FIXED, GROWING
 from tests.infra.recording import BASE, run
 
 SETTINGS: dict[str, Any] = {
@@ -13,7 +14,9 @@ SETTINGS: dict[str, Any] = {
 }
 LAYERS = ("storage", "network", "data", "tpu", "gke")
 Declared = Mapping[str, Mapping[str, str]]
-_FIXED = (
+# They hold what a setting was, are nothing at Google, and let themselves be deleted.
+_OF_THE_STACK_ALONE = (f"{FIXED}-", f"{GROWING}-")
+_IMMUTABLE = (
     "accountId", "bucket", "location", "member", "name", "network", "project", "region", "role", "service",
     "zone",
 )  # fmt: skip
@@ -23,9 +26,10 @@ def declared(layer: str, settings: Mapping[str, Any]) -> Declared:
     """Return what a layer declares: the last parts of each URN → inputs that never change in place."""
     return {
         f"{item.options.get('parent', '').partition('::')[2]} > {item.type}::{item.name}": {
-            key: item.inputs[key] for key in _FIXED if isinstance(item.inputs.get(key), str)
+            key: item.inputs[key] for key in _IMMUTABLE if isinstance(item.inputs.get(key), str)
         }
         for item in run(layer, settings).resources
+        if not item.name.startswith(_OF_THE_STACK_ALONE)
     }
 
 
