@@ -7,6 +7,7 @@ from typing import Any
 
 import pulumi
 import pulumi_gcp as gcp
+from pulumi.output import Unknown
 
 from infra.layers.gke import pools
 from infra.layers.gke.settings import GkeSettings
@@ -39,28 +40,19 @@ def checked_name(
         if misses:
             refused = f"gke:existingCluster: {cluster_id(settings)} can't be used as it is:"
             raise pulumi.RunError("\n".join((refused, *misses)))
-        return str(read["name"])
+        return settings[GkeSettings].cluster_name
 
     return pulumi.Output.all(
-        name=cluster.name,
-        network=cluster.network,
         wanted=network_id,
-        autopilot=cluster.enable_autopilot,
-        native=cluster.ip_allocation_policy.apply(
-            lambda policy: bool(
-                _part(policy, "cluster_secondary_range_name") or _part(policy, "cluster_ipv4_cidr_block")
-            )
+        network=_field(cluster.network),
+        autopilot=_field(cluster.enable_autopilot),
+        pods=cluster.ip_allocation_policy.apply(_range_of_pods, run_with_unknowns=True),
+        identity=_field(cluster.workload_identity_config, "workload_pool"),
+        mounts=_field(cluster.addons_config, "gcs_fuse_csi_driver_config", "enabled"),
+        reached=_field(
+            cluster.control_plane_endpoints_config, "dns_endpoint_config", "allow_external_traffic"
         ),
-        identity=cluster.workload_identity_config.apply(lambda config: _part(config, "workload_pool")),
-        mounts=cluster.addons_config.apply(
-            lambda config: _part(config, "gcs_fuse_csi_driver_config", "enabled")
-        ),
-        reached=cluster.control_plane_endpoints_config.apply(
-            lambda config: _part(config, "dns_endpoint_config", "allow_external_traffic")
-        ),
-        machines=cluster.node_pools.apply(
-            lambda present: [str(_part(pool, "node_config", "machine_type")) for pool in present or ()]
-        ),
+        machines=cluster.node_pools.apply(_machines, run_with_unknowns=True),
     ).apply(check)
 
 
@@ -75,7 +67,7 @@ def _misses(settings: Settings, read: dict[str, Any]) -> Iterator[tuple[str, str
     if f"projects/{network}" != read["wanted"]:
         problem = f"its network is projects/{network}, and the environment's {read['wanted']}"
         yield problem, f"network:existingNetwork: projects/{network}"
-    if not read["native"]:
+    if not read["pods"]:
         yield "its pods have no range of their own (VPC-native)", "name a VPC-native cluster"
     if read["identity"] != pool:
         yield "it has no Workload Identity, by which pods use the buckets", f"{update} --workload-pool={pool}"
@@ -89,8 +81,21 @@ def _misses(settings: Settings, read: dict[str, Any]) -> Iterator[tuple[str, str
         yield "it has no nodes without TPUs, where controllers run", f"{fix} --location={region}"
 
 
+def _field(output: pulumi.Output[Any], *path: str) -> pulumi.Output[Any]:
+    """Return a field of what was read; None where Google leaves it out, which a preview takes for unknown."""
+    return output.apply(lambda value: _part(value, *path), run_with_unknowns=True)
+
+
+def _range_of_pods(policy: Any) -> Any:
+    return _part(policy, "cluster_secondary_range_name") or _part(policy, "cluster_ipv4_cidr_block")
+
+
+def _machines(node_pools: Any) -> list[str]:
+    present = () if isinstance(node_pools, Unknown) else node_pools or ()
+    return [str(_part(pool, "node_config", "machine_type")) for pool in present]
+
+
 def _part(value: Any, *path: str) -> Any:
-    """Return the field of an answer at a path; None where a part of it is missing."""
     for name in path:
         value = getattr(value, name, None)
-    return value
+    return None if isinstance(value, Unknown) else value

@@ -17,7 +17,7 @@ FIT: dict[str, Any] = {
     "name": "theirs",
     "network": "projects/my-project/global/networks/up",
     "enableAutopilot": False,
-    "ipAllocationPolicy": {"clusterSecondaryRangeName": "pods"},
+    "ipAllocationPolicy": {"clusterIpv4CidrBlock": "10.4.0.0/14"},
     "workloadIdentityConfig": {"workloadPool": "my-project.svc.id.goog"},
     "addonsConfig": {"gcsFuseCsiDriverConfig": {"enabled": True}},
     "controlPlaneEndpointsConfig": {
