@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from infra.layers.slurm import names
 from infra.layers.slurm.conf import accounting
+from infra.layers.slurm.settings import SlurmSettings
 from infra.settings.schema import Settings
 from slurm.errors import SlurmError
 from slurm.system import System
@@ -26,6 +28,7 @@ max_allowed_packet=16M
 """
 _UNCHANGED = ("Nothing new added", "Nothing modified", "already exist")
 _ANSWERS_S = 60.0
+_LOG = logging.getLogger(__name__)
 
 
 def start(
@@ -84,6 +87,38 @@ def limits(system: System, settings: Settings, sleep: Callable[[float], None] = 
     _patiently(lambda: _sacctmgr(system, cluster), sleep)
     for arguments in accounting.sacctmgr(settings):
         _sacctmgr(system, arguments)
+    _users(system, settings)
+
+
+def _users(system: System, settings: Settings) -> None:
+    """Take users out of the accounts that don't list them any more, and let those back in that do.
+
+    Slurm keeps a user whose jobs wait or run: these go on, and no further one is taken.
+    """
+    teams = {team.name: team.users for team in settings[SlurmSettings].accounts}
+    for account, user, most in _members(system, settings):
+        of_user = ["user", "where", f"Name={user}", f"Cluster={names.name(settings)}"]
+        of_both = [*of_user, f"Account={account}"]
+        if user in teams.get(account, (user,)):
+            if account in teams and most == "0":
+                _sacctmgr(system, ["modify", *of_both, "set", "MaxSubmitJobs=-1"])
+            continue
+        if other := next((name for name, users in teams.items() if user in users), ""):
+            _sacctmgr(system, ["modify", *of_user, "set", f"DefaultAccount={other}"])
+        try:
+            _sacctmgr(system, ["delete", *of_both])
+        except SlurmError as error:
+            _sacctmgr(system, ["modify", *of_both, "set", "MaxSubmitJobs=0"])
+            _LOG.warning(
+                "%s submits no more to %s, and leaves it at the next start: %s", user, account, error
+            )
+
+
+def _members(system: System, settings: Settings) -> Iterator[list[str]]:
+    """Yield account, user and most jobs of each user's association."""
+    of_cluster = ["where", f"Cluster={names.name(settings)}", "format=account,user,maxsubmitjobs"]
+    text = system.run(["sacctmgr", "--noheader", "--parsable2", "show", "associations", *of_cluster])
+    yield from (row for line in text.splitlines() if len(row := line.split("|")) == 3 and row[1])
 
 
 def _sacctmgr(system: System, arguments: list[str]) -> None:

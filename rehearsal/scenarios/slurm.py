@@ -12,6 +12,9 @@ from rehearsal.scenario.scenario import Scenario
 from rehearsal.scenario.step import Step
 
 OTHER = "us-east5-a"
+BUG = "sbatch -p reboots --job-name=bug examples/slurm/tiny.sbatch --set model.layers=none"
+FIRST = "tpu-0-w[0-3]"
+"""Hosts of the first slice."""
 
 
 def nodeset(name: str, accelerator: str, zone: str, hosts: int, **more: object) -> dict[str, object]:
@@ -33,10 +36,10 @@ def on_login(line: str, prints: str = "", timeout_s: int = 300) -> Step:
     return step.command(f"{SSH} {LOGIN} '{line}'", prints=prints, timeout_s=timeout_s)
 
 
-def training(run: str) -> str:
+def training(run: str, steps: int) -> str:
     """Return the line that submits a longer training to the partition of its name."""
     options = f"-p {run} --job-name={run} examples/slurm/tiny.sbatch"
-    return f"RUN={run} sbatch {options} --set train.steps=200 --set checkpoint.every_steps=20"
+    return f"RUN={run} sbatch {options} --set train.steps={steps} --set checkpoint.every_steps=20"
 
 
 def ended(run: str, state: str, restarts: str, status: int) -> Step:
@@ -48,11 +51,6 @@ def ended(run: str, state: str, restarts: str, status: int) -> Step:
     )
 
 
-# Has the first slice after the undisturbed job, so that the other's next start needs a new one.
-HELD = (
-    "sbatch --output=/dev/null --job-name=held"
-    ' --dependency=afterany:$(squeue --noheader --name=undisturbed --format=%i) --wrap "sleep 900"'
-)
 SCENARIO = Scenario(
     clock=60,
     settings={
@@ -72,16 +70,14 @@ SCENARIO = Scenario(
         # Slices come for jobs: two together for one that tries something on all hosts, then one for each of two.
         step.start("together", f"{SSH} {LOGIN} srun -N 2 --label hostname"),
         step.command(f"tar --create examples/slurm | {SSH} {LOGIN} tar --extract"),
-        # A bug fails at once, and the next job has its host, which reboots under it.
-        on_login(
-            f"sbatch -p reboots --job-name=bug examples/slurm/tiny.sbatch --set model.layers=none; {training('reboots')}",
-            prints="(?s)batch job.*batch job",
-        ),
-        step.kill("fleet=reboots-0", "reboot", run="reboots", between=(20, 60), jitter_s=0).by("ml-engineer"),
+        # A bug fails at once, and the next job has its host.
+        on_login(f"{BUG}; {training('reboots', 300)}", prints="(?s)batch job.*batch job"),
         step.stop("together", prints="(?s)7: tpu-.*", wait=True, timeout_s=400),
-        submit("undisturbed"),
-        submit("preempted"),
-        on_login(f"{HELD}; {training('notice')}", prints="(?s)batch job.*batch job"),
+        on_login(training("notice", 200), prints="batch job"),
+        # One of the two is never the other's: that one's next start needs a third.
+        submit("undisturbed", f"--nodelist='{FIRST}'"),
+        submit("preempted", f"--exclude='{FIRST}'"),
+        ended("bug", "FAILED", restarts="0", status=2),
         # A slice is taken from under a job, whose next start is in another zone: there are no chips in its own.
         step.reach("preempted", 12),
         step.fault(
@@ -91,29 +87,32 @@ SCENARIO = Scenario(
             times=None,
         ),
         step.kill("fleet=tpu-1", "power-loss", run="preempted", between=(12, 24)),
-        # The controller loses its power meanwhile: its queue is on a disk of its own.
+        # The controller loses its power meanwhile: its queue is on a disk of its own. Hosts that come just then are
+        # lost with it, and another slice comes for their job; so the one that is named below is waited for.
+        step.reach("notice", 1),
         step.pull(CONTROLLER),
         on_login("until scontrol ping | grep UP; do sleep 1; done"),
+        # A host reboots under its job.
+        step.kill("fleet=reboots-0", "reboot", run="reboots", between=(20, 60), jitter_s=0).by("ml-engineer"),
         step.kill("fleet=notice-0", "notice", run="notice", between=(20, 60), jitter_s=0).by("ml-engineer"),
         step.done("undisturbed"),
         step.done("reboots"),
         step.resumed("reboots", 20),
-        ended("bug", "FAILED", restarts="0", status=2),
         ended("reboots", "COMPLETED", restarts="[12]", status=0),
         step.done("notice"),
         step.resumed("notice", 20),
         ended("notice", "COMPLETED", restarts="[12]", status=0),
         step.done("preempted"),
-        on_login("scancel --name=held"),
         step.command("tpu fleet list dev", prints=OTHER),
         step.same("undisturbed", "preempted"),
         step.unchanged("slurm"),
-        step.command(
-            "until tpu fleet list dev | grep 'no nodes'; do sleep 2; done", prints="no nodes", timeout_s=300
-        ),
+        # Idle slices go meanwhile.
         step.destroy("slurm", refused="protected"),
         step.command("pulumi -C infra/layers/slurm state unprotect --all --yes -s dev").by(
             "platform-engineer"
+        ),
+        step.command(
+            "until tpu fleet list dev | grep 'no nodes'; do sleep 2; done", prints="no nodes", timeout_s=300
         ),
         step.destroy("slurm"),
         *SLURM_LEFT,

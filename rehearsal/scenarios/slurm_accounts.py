@@ -7,6 +7,8 @@ from rehearsal.scenario import steps as step
 from rehearsal.scenario.parts import LOGIN, SLURM, SLURM_UP, ZONE
 from rehearsal.scenario.scenario import Scenario
 
+VISION = {"name": "vision", "users": ["engineer"], "maxHosts": 2}
+TEXT = {"name": "text", "users": ["researcher"], "maxJobs": 1}
 SUBMIT = "sbatch --parsable --output=/dev/null --wrap 'sleep 5'"
 SCENARIO = Scenario(
     clock=60,
@@ -17,10 +19,7 @@ SCENARIO = Scenario(
             {"name": "tpu", "acceleratorType": "v6e-1", "zone": ZONE, "nodeCountDynamicMax": 4, "spot": True}
         ],
         "slurm:accounting": True,
-        "slurm:accounts": [
-            {"name": "vision", "users": ["engineer"], "maxHosts": 2},
-            {"name": "text", "users": ["researcher"], "maxJobs": 1},
-        ],
+        "slurm:accounts": [VISION, TEXT],
     },
     steps=(
         *SLURM_UP,
@@ -46,6 +45,18 @@ SCENARIO = Scenario(
             LOGIN,
             "sacct --allusers --noheader --parsable2 --allocations --format=user,account,state | sort | uniq -c",
             prints=r"(?s)5 engineer\|vision\|COMPLETED.*5 researcher\|text\|COMPLETED",
+        ),
+        # A user whom the settings don't list any more.
+        step.settings({"slurm:accounts": [VISION, {**TEXT, "users": []}]}),
+        step.up("slurm"),
+        step.ssh(
+            LOGIN,
+            """
+            until [ -z "$(sacctmgr --noheader show associations user=researcher)" ]; do sleep 1; done
+            sudo -u researcher sbatch --wrap hostname 2>&1 || true
+            """,
+            prints="(?i)invalid account",
+            timeout_s=300,
         ),
         step.destroy("slurm", refused="protected"),
     ),

@@ -20,7 +20,7 @@ from rehearsal.authority import SYSTEM_BUNDLE
 from rehearsal.world.layout import Layout
 from rehearsal.world.sweep import join_cgroup
 
-_CLOUD_START_TIMEOUT_S = 60.0
+_CLOUD_START_TIMEOUT_S = 300.0
 _CLOUD_STOP_TIMEOUT_S = 5.0
 
 

@@ -56,17 +56,18 @@ def _login(scene: Scene, line: str) -> str:
     return scene.shell.ssh([LOGIN], line, timeout_s=_LIMIT_S, prints="")[0].strip()
 
 
-def _lost(scene: Scene, job: str, host: str) -> tuple[float, float]:
-    """Return when slurmctld knew that a host is lost, and when it had queued its job again."""
+def _lost(scene: Scene, job: str, host: str) -> tuple[float, float, float]:
+    """Return when slurmctld knew that a host is lost, had queued its job again, and had it wait for hosts."""
     state = f"sinfo --noheader --nodes={host} --format=%T"
     line = f"""
         until squeue --noheader --jobs={job} --format=%T | grep -q PENDING; do
           [ -n "$seen" ] || ! {state} | grep -q down || seen=$(date +%s.%N)
+          [ -n "$again" ] || ! scontrol show job {job} | grep -q Restarts=1 || again=$(date +%s.%N)
         done
-        now=$(date +%s.%N); echo "${{seen:-$now}} $now"
+        now=$(date +%s.%N); echo "${{seen:-$now}} ${{again:-$now}} $now"
     """
-    seen_s, queued_s = _login(scene, line).split()
-    return float(seen_s), float(queued_s)
+    seen_s, queued_s, waits_s = map(float, _login(scene, line).split())
+    return seen_s, queued_s, waits_s
 
 
 def _submit(scene: Scene, then: str) -> tuple[str, float]:
@@ -124,8 +125,9 @@ def lost(scene: Scene, number: int) -> None:
         (node,) = scene.control.status()["nodes"]
         cut_s = time.time()
         scene.control.cut_power(node["hosts"][2]["name"])
-        seen_s, queued_s = _lost(scene, job, f"{slice_}-w2")
-        _note(scene, "lost", {"seen to requeued": queued_s - seen_s, "lost to seen": seen_s - cut_s})
+        seen_s, queued_s, waits_s = _lost(scene, job, f"{slice_}-w2")
+        times_s = {"seen to requeued": queued_s - seen_s, "seen to waiting": waits_s - seen_s}
+        _note(scene, "lost", {**times_s, "lost to seen": seen_s - cut_s})
         _login(scene, f"scancel {job}")
         seen.at_s = {"READY": 0.0}
         _until(scene, "the slice is gone", lambda: "gone" in seen.at_s)

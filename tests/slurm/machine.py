@@ -32,6 +32,7 @@ class Machine(System):
         lines: of programs, in order.
         dies_at: the number of the program; 0: none.
         fails: words of a program that fails, with its message.
+        prints: words of a program, with its output.
     """
 
     def __init__(self, root: Path):
@@ -40,6 +41,7 @@ class Machine(System):
         self.mounts: dict[str, str] = {}
         self.started: set[str] = set()
         self.dies_at, self.calls, self.fails = 0, 0, dict[str, str]()
+        self.prints: dict[str, str] = {}
         self.disk = root / "disk"
 
     def attach(self, mib: int = 64) -> None:
@@ -64,6 +66,9 @@ class Machine(System):
         for words, why in self.fails.items():
             if words in shown:
                 raise SlurmError(f"{line[0]}: {why}")
+        for words, output in self.prints.items():
+            if words in shown:
+                return output
         if line[0] == "findmnt":
             return f"{self.mounts[line[-1]]}\n" if line[-1] in self.mounts else self._no()
         if line[0] == "mount":

@@ -229,6 +229,35 @@ def test_accounts_have_their_limits_and_the_database_is_made_once(
     assert not [line for line in machine.lines if line.startswith("mariadb-install-db")]
 
 
+def test_a_user_who_is_no_longer_listed_leaves_the_account(
+    monkeypatch: pytest.MonkeyPatch, machine: Machine, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = "vision||\nvision|ada|\nvision|bob|\nvision|eve|\ntext|bob|\nroot|root|\n"
+    machine.prints["show associations"] = rows
+    machine.fails["delete user where Name=eve"] = "status 1: Job(s) active, cancel job(s) before remove"
+    teams = [{"name": "vision", "users": ["ada"]}, {"name": "text", "users": ["bob"]}]
+    up(monkeypatch, machine, Secrets(KEY), given={**ACCOUNTS, "slurm:accounts": teams})
+    of = "user where Name=%s Cluster=slurm-dev"
+    changed = machine.lines[machine.lines.index(next(filter(lambda line: "show" in line, machine.lines))) :]
+    assert [line.removeprefix("sacctmgr --immediate ") for line in changed if "--immediate" in line] == [
+        f"modify {of % 'bob'} set DefaultAccount=text",
+        f"delete {of % 'bob'} Account=vision",
+        f"delete {of % 'eve'} Account=vision",
+        f"modify {of % 'eve'} Account=vision set MaxSubmitJobs=0",
+    ]
+    assert "eve submits no more to vision, and leaves it at the next start: sacctmgr: status 1" in caplog.text
+
+
+def test_a_user_who_was_kept_from_submitting_and_is_listed_again_submits(
+    monkeypatch: pytest.MonkeyPatch, machine: Machine
+) -> None:
+    machine.prints["show associations"] = "vision|ada|0\nby-hand|ada|0\n"
+    up(monkeypatch, machine, Secrets(KEY), given=ACCOUNTS)
+    where = "user where Name=ada Cluster=slurm-dev Account"
+    assert f"sacctmgr --immediate modify {where}=vision set MaxSubmitJobs=-1" in machine.lines
+    assert not [line for line in machine.lines if "by-hand" in line]
+
+
 def test_programs_of_slurm_conf_call_request(monkeypatch: pytest.MonkeyPatch, machine: Machine) -> None:
     up(monkeypatch, machine, Secrets(KEY))
     text = machine.path(names.RESUME_FAILED).read_text()

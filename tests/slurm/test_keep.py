@@ -115,6 +115,24 @@ def test_a_slice_comes_when_slurm_asks_and_goes_when_all_its_hosts_are_given_up(
     assert (cluster.phase("tpu-0"), cluster.nodes) == ("ended", [])
 
 
+@pytest.mark.parametrize(("paid", "scheduling"), [
+    ({"reserved": True, "spot": None}, {"preemptible": False, "spot": False, "reserved": True}),
+    ({"spot": True}, {"preemptible": False, "spot": True, "reserved": False}),
+    ({"spot": None}, None),
+])  # fmt: skip
+def test_google_is_asked_for_a_slice_that_is_paid_as_its_nodeset_says(
+    monkeypatch: pytest.MonkeyPatch, paid: Mapping[str, Any], scheduling: Mapping[str, bool] | None
+) -> None:
+    nodeset = {key: value for key, value in {**lab.NODESET, **paid}.items() if value is not None}
+    cluster = Cluster(monkeypatch, {"slurm:nodesets": [nodeset]})
+    bodies, create = list[Mapping[str, Any]](), cluster.cloud.create
+    monkeypatch.setattr(cluster.cloud, "create", lambda *of: (bodies.append(of[-1]), create(*of))[1])
+    cluster.slurm.set("tpu-0", *UP)
+    cluster.look()
+    (body,) = bodies
+    assert body.get("schedulingConfig") == scheduling
+
+
 def test_a_preempted_slice_frees_its_job_and_comes_again_when_that_asks(cluster: Cluster) -> None:
     cluster.running()
     (node,) = (name for name, state in cluster.cloud.states.items() if state and name != "train")

@@ -289,12 +289,15 @@ def _command(settings: Settings, program: Sequence[str]) -> list[str]:
 
 def _environment(settings: Settings, team: Team, name: str, pool: Pool) -> Mapping[str, str]:
     """Return a program's environment variables, as on a TPU VM (docs/guides/code.md)."""
+    bucket = settings[StorageSettings].bucket_name
+    folder = f"{jobs_folder(team.namespace)}{name}"
     variables = {
         "TPU_NAME": f"{team.namespace}-{name}",
         "ACCELERATOR_TYPE": pool.kind.name,
-        "CHECKPOINT_BUCKET": settings[StorageSettings].bucket_name,
+        "CHECKPOINT_BUCKET": bucket,
         # Of this job of this team alone: two programs that save state.npz must not meet.
-        "CHECKPOINT_DIR": f"{MOUNT}/{jobs_folder(team.namespace)}{name}",
+        "CHECKPOINT_DIR": f"{MOUNT}/{folder}",
+        "CHECKPOINT_URL": f"gs://{bucket}/{folder}",
         "STEPS_BUCKET": steps_bucket(settings),
     }
     if _has_data(settings):

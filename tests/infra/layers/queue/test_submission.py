@@ -96,6 +96,7 @@ def test_a_pod_finds_what_a_host_finds() -> None:
         "ACCELERATOR_TYPE": "v6e-16",
         "CHECKPOINT_BUCKET": "my-project-checkpoints",
         "CHECKPOINT_DIR": "/mnt/checkpoints/jobs/vision/train-tiny",
+        "CHECKPOINT_URL": "gs://my-project-checkpoints/jobs/vision/train-tiny",
         "STEPS_BUCKET": "my-project-checkpoints-steps",
         "DATA_DIR": "/mnt/data",
         "TPU_BUNDLE": "ab" * 32,

@@ -24,9 +24,13 @@ stage_python() {
     done
     [[ ! -f $bundle/bytecode.tar.gz ]] ||
       tar --extract --gzip --file="$bundle/bytecode.tar.gz" --directory="$home" --no-same-owner
-    # Import once as root: the job's user can't write bytecode here and would compile the
-    # workload at every start. A module that can't be imported fails now, by name.
-    ! grep -q '^jax==' "$bundle/requirements.txt" || "$home/venv/bin/python" -c 'import workload.train.loop'
+    # The job's user can't write bytecode here and would compile the workload at every start. That of all else that
+    # the trainer imports is the bundle's. A library that this image can't load fails now, by name.
+    if grep -q '^jax==' "$bundle/requirements.txt"; then
+      (cd "$home"/venv/lib/python3*/site-packages && sed --quiet 's/^\(.*\.py\),.*/\1/p' tpu_workload-*.dist-info/RECORD |
+        "$home/venv/bin/python" -m compileall -q -i -)
+      "$home/venv/bin/python" -c 'import jaxlib.xla_client, tensorstore'
+    fi
     rm -rf "$home/cache"
     touch "$home/complete"
   fi

@@ -72,6 +72,7 @@ def test_fresh_boot_to_ready(make_host: MakeHost, data_disk: Path, gcs: str) -> 
     expected = {
         "DATA_DIR": "/mnt/data",
         "CHECKPOINT_DIR": "/mnt/checkpoints",
+        "CHECKPOINT_URL": f"gs://{BUCKET}",
         "CHECKPOINT_BUCKET": BUCKET,
         "STEPS_BUCKET": f"{BUCKET}-steps",
         "TPU_NAME": "tpu-lab",
