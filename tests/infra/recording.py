@@ -16,6 +16,7 @@ import pulumi
 from google.protobuf.json_format import MessageToDict
 from pulumi.runtime import mocks
 from pulumi.runtime.proto import source_pb2
+from pulumi.runtime.settings import SETTINGS
 from pulumi.runtime.stack import Stack, run_pulumi_func, wait_for_rpcs
 
 from google_facts.agents import AGENTS
@@ -299,6 +300,7 @@ def _run(project: str, values: dict[str, Any], recording: Recording, program: Pa
         with mock.patch("infra.engine.updates.refuse_interrupted"), checked, short, alone, untraced:
             loop.run_until_complete(run_pulumi_func(lambda: _program(recording, program)))
     finally:
+        SETTINGS.outputs.clear()  # of a program that failed, which the next one would wait for
         asyncio.set_event_loop(None)
         loop.close()
 
