@@ -1,4 +1,4 @@
-"""One stack of your own: the project's storage and network layers, its slices, and a topic beside them."""
+"""Program of one stack: the storage and network layers, the slices, and a topic of your own beside them."""
 
 import pulumi
 import pulumi_gcp as gcp
