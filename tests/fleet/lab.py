@@ -45,7 +45,7 @@ from rehearsal.hosts.spec import HostSpec
 from tests.emulated import Emulated, PretendedHosts, url
 from tests.fleet.asking import Asking
 from tests.fleet.conftest import ZONES
-from tests.limits import HANG_S
+from tests.limits import HANG_S, until
 
 PROJECT, OWNER, BUCKET = "wire-test", "owner@example.com", "wire-test-checkpoints"
 CONTROLLERS = f"{BUCKET}-fleet"
@@ -224,12 +224,7 @@ class Lab(Emulated):
             )
         )
 
-    def until(self, what: Callable[[], object], limit_s: float = HANG_S) -> None:
-        """Wait for something to become true."""
-        end = time.monotonic() + limit_s
-        while not what():
-            assert time.monotonic() < end, "it doesn't come about"
-            time.sleep(0.01)
+    until = staticmethod(until)
 
     def requested(self, method: str, since: int = 0) -> list[dict[str, Any]]:
         """The requests of a method that came to the front door."""
@@ -255,16 +250,14 @@ class Lab(Emulated):
         meant = meant or settings()
         return Environment(meant, nodes(meant), asking or self.asking(), StackState(stack, {}))
 
-    def asking(self, **kill: Any) -> Asking:
-        """The fleet's own way to ask; it may be killed at a request."""
-        return Asking(PROJECT, BUCKET, self, **kill)
+    def asking(self) -> Asking:
+        """The fleet's own way to ask."""
+        return Asking(PROJECT, BUCKET, self)
 
-    def controller(
-        self, opened: Environment, members: Collection[Node] = (), after_a_kill: bool = True
-    ) -> Controller:
-        """Return a controller that leads, by Google's clock; after a kill the earlier lease is ignored."""
+    def controller(self, opened: Environment, members: Collection[Node] = ()) -> Controller:
+        """Return a controller that leads, by Google's clock, whoever holds the lease."""
         actor = Zones(opened.google, opened.owner, opened.body, self.now_s, opened.limits.heartbeat_timeout_s)
-        with mock.patch.object(store, "runs", return_value=not after_a_kill):
+        with mock.patch.object(store, "runs", return_value=False):
             return Controller(
                 list(members or opened.members), opened.google, actor,
                 BucketStore(opened.google, opened.stack.id, self.now_s), opened.limits, opened.owner,

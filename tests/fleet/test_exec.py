@@ -19,7 +19,7 @@ from infra.settings.schema import FleetSettings
 from infra.slices.nodes import nodes
 from tests.fleet.command import fleet
 from tests.fleet.world import Cloud, enter, settings
-from tests.limits import HANG_S
+from tests.limits import until
 from tests.virtual_time import replace_time
 
 # A host's shell gets one string, as sshd gives it. HOST tells commands where they are.
@@ -241,9 +241,7 @@ def test_no_more_connections_than_asked_for(hosts: Hosts) -> None:
 
 def test_ctrl_c_ends_the_connections(hosts: Hosts, capsys: pytest.CaptureFixture[str]) -> None:
     def interrupt() -> None:
-        deadline = time.monotonic() + HANG_S
-        while len(hosts.pids("pid")) < 4 and time.monotonic() < deadline:
-            time.sleep(0.05)
+        until(lambda: len(hosts.pids("pid")) >= 4)
         os.kill(os.getpid(), signal.SIGINT)  # to the main thread, which waits in C
 
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,15 +1,11 @@
 """Requests of an observation, and the kind of each failure: one body over every request and fault."""
 
-import json
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from unittest import mock
-from urllib.parse import parse_qs, urlsplit
 
 import pytest
 import requests
@@ -22,7 +18,8 @@ from fleet.proof import Attested
 from infra.google import client
 from infra.google.client import RequestError
 from infra.google.failures import FOR_PEOPLE, Kind
-from tests.limits import HANG_S
+from tests.limits import HANG_S, until
+from tests.served import Received, Reply, serving
 
 ZONES = ["us-east5-a", "us-east5-b"]
 
@@ -40,41 +37,17 @@ class Cloud:
 def _cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
     cloud = Cloud()
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+    def answer(request: Received) -> Reply | bytes:
+        parts = request.method, request.path, request.query
+        cloud.requests.append(parts)
+        answers = cloud.answers(*parts)
+        return b"" if answers is None else Reply(answers[0], answers[1], answers[2].items())
 
-        def answer(self) -> None:
-            parts = urlsplit(self.path)
-            query = parse_qs(parts.query)
-            self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            cloud.requests.append((self.command, parts.path, query))
-            answers = cloud.answers(self.command, parts.path, query)
-            if answers is None:
-                self.close_connection = True
-                self.connection.shutdown(socket.SHUT_RDWR)
-                return
-            status, body, headers = answers
-            content = body if isinstance(body, bytes) else json.dumps(body).encode()
-            self.send_response(status)
-            for key, value in headers.items():
-                self.send_header(key, value)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
-        do_GET = do_POST = do_DELETE = do_PATCH = answer
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-    url = f"http://127.0.0.1:{server.server_port}"
-    monkeypatch.setattr(client, "TPU", url)
-    monkeypatch.setattr(client, "STORAGE", url)
-    monkeypatch.setattr(client, "_PAUSE_S", 0.001)
-    yield cloud
-    server.shutdown()
+    with serving(answer) as address:
+        monkeypatch.setattr(client, "TPU", f"http://{address}")
+        monkeypatch.setattr(client, "STORAGE", f"http://{address}")
+        monkeypatch.setattr(client, "_PAUSE_S", 0.001)
+        yield cloud
 
 
 @pytest.fixture(name="client_")
@@ -211,9 +184,7 @@ def test_every_fault_of_every_request_has_a_kind_and_nothing_else_comes_out(
     again = kind in (Kind.RATE, Kind.TRANSIENT, Kind.UNKNOWN)
     desired = (3 if again else 1) * (2 if name == "objects.list" else 1)
     desired += again and name == "objects.insert"  # is it there, but for the answer?
-    deadline = time.monotonic() + HANG_S
-    while len(cloud.requests) < desired and time.monotonic() < deadline:
-        time.sleep(0.01)  # the other of two listings, which nobody waits for any more
+    until(lambda: len(cloud.requests) >= desired)  # nobody waits for the other of two listings any more
     assert len(cloud.requests) == desired
 
 

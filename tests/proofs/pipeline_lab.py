@@ -33,7 +33,7 @@ from rehearsal.providers.gcp.install import install
 from rehearsal.world.checkout import copy_program
 from rehearsal.world.layout import cache_dir
 from rehearsal.world.runtimes import ensure
-from tests.limits import HANG_S
+from tests.limits import HANG_S, until
 from tests.rehearsal.cloud.boxes.boxed_front import OWNER, REGION, Boxed
 
 PROJECT, NUMBER = "grants-lab", "123456789012"
@@ -224,13 +224,7 @@ class PipelineLab(Boxed):
         """Let the sweep come now; the job with its last attempt."""
         before = self._job().get("lastAttemptTime")
         self.answer("POST", f"{self._job_url()}:run", {})
-        end = time.monotonic() + HANG_S
-        while True:
-            job = self._job()
-            if job.get("lastAttemptTime") != before:
-                return job
-            assert time.monotonic() < end, "there is no attempt"
-            time.sleep(0.1)
+        return until(lambda: (job := self._job()).get("lastAttemptTime") != before and job)
 
     def _job_url(self) -> str:
         place = f"projects/{PROJECT}/locations/{paths.sweep_region(self.settings)}"

@@ -7,7 +7,6 @@ import json
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -23,7 +22,7 @@ from rehearsal.kubernetes.node.reviews import Reviews
 from rehearsal.kubernetes.plane.programs import KUBERNETES, QUEUE, folder
 from rehearsal.world import making
 from rehearsal.world.console import Narrator
-from tests.limits import HANG_S
+from tests.limits import HANG_S, until
 
 COMMAND = [sys.executable, "-m", "cli", "rehearsal"]
 
@@ -101,10 +100,7 @@ def test_a_cluster_of_a_world_is_real_from_its_first_node_to_its_end(root: Path)
     assert any("kube-apiserver" in words for words in of_world(root))
     down = subprocess.run([*COMMAND, "down", "--dir", str(root)], capture_output=True, text=True, check=False)
     assert down.returncode == 0, down.stderr
-    end = time.monotonic() + HANG_S
-    while (left := of_world(root)) and time.monotonic() < end:
-        time.sleep(0.1)
-    assert left == []
+    until(lambda: not of_world(root), lambda: of_world(root))
     assert links() == before
 
 

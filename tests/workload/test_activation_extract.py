@@ -45,7 +45,7 @@ from workload.activations.statistics import Moments
 from workload.activations.writer import Content, pack
 from workload.data import stream as streams
 from workload.data import tokenizers
-from workload.errors import DataError, StoreError
+from workload.errors import DataError, HopelessError, StoreError
 from workload.extract import pipeline
 from workload.extract.forward import Forward
 from workload.extract.packing import Shape
@@ -320,3 +320,12 @@ class _Poison:
 def _imports_pickle(path: Path) -> bool:
     nodes = ast.walk(ast.parse(path.read_text()))
     return any(isinstance(node, ast.Import) and node.names[0].name == "pickle" for node in nodes)
+
+
+def test_a_batch_beyond_this_machines_memory_is_refused_before_it_is_computed() -> None:
+    """Attention without a kernel holds the square of a row."""
+    shape = Shape(1, 1 << 19)
+    with pytest.raises(
+        HopelessError, match=r"1 rows of 524288 tokens takes \d{4,} GiB; this machine has \d+\n"
+    ):
+        Forward(ARCH, [Wanted(0, "resid_post")], shape, "float32").compile()

@@ -2,9 +2,7 @@
 
 import json
 import shutil
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import huggingface_hub
@@ -15,6 +13,7 @@ import pytest
 from flax import nnx
 from huggingface_hub import constants
 
+from tests.served import Received, Reply, serving
 from tests.workload.extracting import ARCH, save_weights
 from workload.errors import RunError, WeightsError
 from workload.model import Decoder, decoder
@@ -116,38 +115,26 @@ def test_weights_in_a_bucket_are_downloaded_once_for_each_of_their_versions(
         Decoder.from_pretrained(f"gs://bucket/{tmp_path.name}/nowhere")
 
 
-class Hub(BaseHTTPRequestHandler):
-    """A hub that has a gated model."""
-
-    def do_GET(self) -> None:
-        gated = "/some/gated/" in f"{self.path}/"
-        self.send_response(403 if gated else 404)
-        self.send_header("X-Error-Code", "GatedRepo" if gated else "RepoNotFound")
-        self.send_header("X-Error-Message", "refused")
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    do_HEAD = do_GET
-
-    def log_message(self, *_: object) -> None:
-        pass
+def has_gated(request: Received) -> Reply:
+    """Answer as a hub that has a gated model."""
+    gated = "/some/gated/" in f"{request.target}/"
+    code = "GatedRepo" if gated else "RepoNotFound"
+    return Reply(403 if gated else 404, b"", [("X-Error-Code", code), ("X-Error-Message", "refused")])
 
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    url = f"http://127.0.0.1:{server.server_port}"
-    monkeypatch.setattr(constants, "ENDPOINT", url)
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     download = huggingface_hub.snapshot_download
-    monkeypatch.setattr(
-        huggingface_hub,
-        "snapshot_download",
-        lambda *words, **named: download(*words, endpoint=url, cache_dir=tmp_path / "hub", **named),
-    )
-    yield url
-    server.shutdown()
+    with serving(has_gated) as address:
+        url = f"http://{address}"
+        monkeypatch.setattr(constants, "ENDPOINT", url)
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+        monkeypatch.setattr(
+            huggingface_hub,
+            "snapshot_download",
+            lambda *words, **named: download(*words, endpoint=url, cache_dir=tmp_path / "hub", **named),
+        )
+        yield url
 
 
 def test_an_id_of_the_hub_that_isnt_there_or_is_gated_is_one_clear_message(hub: str) -> None:

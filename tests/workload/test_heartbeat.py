@@ -5,7 +5,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -14,8 +13,9 @@ from typing import Any
 import pytest
 import requests
 
-from tests.infra.layers.tpu.boot.metadata import _Handler, worker
+from tests.infra.layers.tpu.boot.metadata import worker
 from tests.limits import HANG_S
+from tests.served import Received, Reply, serving
 from tests.virtual_time import replace_time
 from tests.workload.extracting import ARCH, make_stream, save_weights
 from tests.workload.slice import SETTINGS
@@ -34,53 +34,40 @@ def host(storage_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.M
     """The services of a host, and its environment; no word is in the bucket."""
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", storage_url)
     requests.delete(f"{storage_url}/storage/v1/b/bucket/o/{NAME.replace('/', '%2F')}", timeout=HANG_S)
-    server = worker("bucket", "0" * 64).server()
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
-    monkeypatch.setenv("GCE_METADATA_HOST", f"127.0.0.1:{server.server_address[1]}")
     for name, value in {"CHECKPOINT_BUCKET": "bucket", "TPU_NAME": NODE, "WORKER_ID": "0"}.items():
         monkeypatch.setenv(name, value)
-    yield monkeypatch
-    server.shutdown()
-    server.server_close()
+    with serving(worker("bucket", "0" * 64).answer) as address:
+        monkeypatch.setenv("GCE_METADATA_HOST", address)
+        yield monkeypatch
 
 
 class Attributes:
     """A metadata server that takes guest attributes, and may refuse them."""
 
-    def __init__(self, host: pytest.MonkeyPatch) -> None:
+    def __init__(self) -> None:
         self.received: list[dict[str, Any]] = []
         self.count = 0
         self.status = 200
-        attributes, values = self, worker("bucket", "0" * 64).values
+        self._others = worker("bucket", "0" * 64)
 
-        class Handler(_Handler, BaseHTTPRequestHandler):
-            state = values
-
-            def do_PUT(self) -> None:
-                assert self.path == "/computeMetadata/v1/instance/guest-attributes/tpu/job"
-                assert self.headers["Metadata-Flavor"] == "Google"
-                body = self.rfile.read(int(self.headers["Content-Length"])).decode()
-                attributes.count += 1
-                if attributes.status == 200:
-                    assert "\n" not in body
-                    attributes.received.append(json.loads(body))
-                self.send_response(attributes.status)
-                self.send_header("Content-Length", "0")
-                self.end_headers()
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(
-            target=self.server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True
-        ).start()
-        host.setenv("GCE_METADATA_HOST", f"127.0.0.1:{self.server.server_address[1]}")
+    def answer(self, request: Received) -> Reply:
+        if request.method != "PUT":
+            return self._others.answer(request)
+        assert request.path == "/computeMetadata/v1/instance/guest-attributes/tpu/job"
+        assert request.headers["Metadata-Flavor"] == "Google"
+        self.count += 1
+        if self.status == 200:
+            assert b"\n" not in request.body
+            self.received.append(json.loads(request.body))
+        return Reply(self.status)
 
 
 @pytest.fixture
 def attributes(host: pytest.MonkeyPatch) -> Iterator[Attributes]:
-    attributes = Attributes(host)
-    yield attributes
-    attributes.server.shutdown()
-    attributes.server.server_close()
+    attributes = Attributes()
+    with serving(attributes.answer) as address:
+        host.setenv("GCE_METADATA_HOST", address)
+        yield attributes
 
 
 class Listing:
@@ -220,23 +207,14 @@ def test_a_bucket_that_refuses_is_said_once_and_tried_again(
 def test_a_host_without_its_servers_works_all_the_same(
     host: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class Broken(BaseHTTPRequestHandler):
-        def log_message(self, *_: object) -> None:
-            pass
-
-        def do_GET(self) -> None:
-            self.wfile.write(b"what?\n")
-
     host.setattr("workload.host.metadata._PATIENCE_S", 0.5)
-    with ThreadingHTTPServer(("127.0.0.1", 0), Broken) as server:
-        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
-        host.setenv("GCE_METADATA_HOST", f"127.0.0.1:{server.server_address[1]}")
+    with serving(lambda _: b"what?\n") as address:
+        host.setenv("GCE_METADATA_HOST", address)
         with Heartbeat.of_host(
             {"CHECKPOINT_BUCKET": "bucket", "TPU_NAME": NODE, "WORKER_ID": "0"}
         ) as heartbeat:
             heartbeat.report(samples=1)
             heartbeat.end("done")
-        server.shutdown()
     assert f"{NAME} not written, will retry: http://127.0.0.1" in caplog.text
 
 

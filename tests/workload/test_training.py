@@ -5,7 +5,6 @@ import re
 import shutil
 import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import orbax.checkpoint as ocp  # type: ignore[import-untyped]
 import pytest
 
 from tests.limits import HANG_S
+from tests.served import Received, Reply, serving
 from tests.workload.slice import Command, RunFolder, command, damage, limit_files, train
 from workload.__main__ import main
 from workload.runs.step_log import StepLog
@@ -250,50 +250,32 @@ def test_a_notice_at_the_last_step_ends_the_run_as_done(
     assert run.complete() == [2, 3]
 
 
-class Metadata(BaseHTTPRequestHandler):
-    """`instance/preempted`: FALSE, and TRUE to whoever waits for a change once `taken` is set.
-
-    The first answer to one who waits is cut off, as when the server restarts.
-    """
-
-    taken: threading.Event
-    waited: list[str]
-
-    def do_GET(self) -> None:
-        assert self.headers["Metadata-Flavor"] == "Google"
-        assert self.path.startswith("/computeMetadata/v1/instance/preempted")
-        value, etag = "FALSE", "one"
-        if "wait_for_change=true" in self.path:
-            self.waited.append(self.path)
-            if len(self.waited) > 1:
-                self.taken.wait(HANG_S)
-            value, etag = "TRUE", "two"
-        self.send_response(200)
-        if len(self.waited) == 1:
-            self.send_header("Content-Length", "100")
-        self.send_header("ETag", etag)
-        self.end_headers()
-        self.wfile.write(value.encode())
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
 def test_the_metadata_servers_notice_saves_and_ends_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Metadata.taken, Metadata.waited = threading.Event(), []
-    with ThreadingHTTPServer(("127.0.0.1", 0), Metadata) as server:
-        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-        monkeypatch.setenv("GCE_METADATA_HOST", f"127.0.0.1:{server.server_port}")
+    """The first answer to the wait for a change is cut off, as when the server restarts."""
+    taken, waited = threading.Event(), list[str]()
+
+    def answer(request: Received) -> Reply:
+        assert request.headers["Metadata-Flavor"] == "Google"
+        assert request.path == "/computeMetadata/v1/instance/preempted"
+        if "wait_for_change" not in request.query:
+            return Reply(200, b"FALSE", [("ETag", "one")])
+        waited.append(request.target)
+        if len(waited) == 1:
+            return Reply(200, b"TRUE", [("ETag", "two"), ("Content-Length", "100"), ("Connection", "close")])
+        taken.wait(HANG_S)
+        return Reply(200, b"TRUE", [("ETag", "two")])
+
+    with serving(answer) as address:
+        monkeypatch.setenv("GCE_METADATA_HOST", address)
         run = RunFolder(tmp_path / "runs" / "taken")
-        watcher = threading.Thread(target=_take_at, args=(run, 3), daemon=True)
+        watcher = threading.Thread(target=_take_at, args=(run, 3, taken), daemon=True)
         watcher.start()
         line = [*command("taken", 100_000, 1000), "--set", "checkpoint.every_steps=3", "--dir", str(tmp_path)]
         assert main(line) == 0
-        server.shutdown()
-    assert len(Metadata.waited) == 2
-    assert all("last_etag=one" in path for path in Metadata.waited)
+    assert len(waited) == 2
+    assert all("last_etag=one" in path for path in waited)
     (event,) = run.events("preempted")
     status = run.json("status.json")
     assert (status["state"], status["step"]) == ("preempted", event["step"])
@@ -316,33 +298,21 @@ def test_a_worker_that_stays_is_started_again_when_another_was_taken(
     state: str, workers: int, own_machine: bool, status: int
 ) -> None:
     """`own_machine`: this machine's own metadata announces the preemption."""
-
-    class Answer(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            assert self.path == "/computeMetadata/v1/instance/preempted"
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(b"TRUE" if own_machine else b"FALSE")
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
-        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+    values = {"/computeMetadata/v1/instance/preempted": b"TRUE" if own_machine else b"FALSE"}
+    with serving(lambda request: Reply(200, values[request.target])) as address:
         membership = Membership(0, workers, "10.0.0.2:8476")
-        host = {"GCE_METADATA_HOST": f"127.0.0.1:{server.server_port}"}
+        host = {"GCE_METADATA_HOST": address}
         assert launch.exit_status(state, membership, host) == status
         # To a JobSet and to Slurm 0 is the end of the work, of a job of one host, too.
         for launched in ("JOB_WORKER", "SLURM_PROCID"):
             ended = launch.exit_status(state, membership, {**host, launched: "0"})
             assert ended == (75 if state == "preempted" else 0)
-        server.shutdown()
 
 
-def _take_at(run: RunFolder, step: int) -> None:
+def _take_at(run: RunFolder, step: int, taken: threading.Event) -> None:
     while not run.has_begun_to_save(step):
         threading.Event().wait(0.02)
-    Metadata.taken.set()
+    taken.set()
 
 
 def test_a_start_that_was_replaced_saves_and_says_nothing_more(

@@ -7,6 +7,7 @@ tensors computed, on the chips too.
 """
 # mypy: allow-untyped-calls
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,6 +21,7 @@ from jax.sharding import NamedSharding
 from numpy.typing import NDArray
 
 from workload.data.stream import Stream
+from workload.errors import HopelessError
 from workload.extract.packing import Batch, Shape
 from workload.extract.points import Wanted
 from workload.model import attention, decoder, kernels
@@ -119,7 +121,11 @@ class Forward:
         return placed
 
     def compile(self) -> Any:
-        """Compile (params, *`place`) -> Output."""
+        """Compile (params, *`place`) -> Output.
+
+        Raises:
+            HopelessError: a batch takes more than this machine's memory; for a TPU, compiling raises.
+        """
         shapes = [(self.shape.rows, self.shape.length)] * 2
         if self.most_kept is not None:
             shapes.append((self.mesh.size, self.most_kept))
@@ -132,6 +138,12 @@ class Forward:
             check_vma=False,
         )
         compiled = jax.jit(run).lower(self.params, *placed).compile()
+        needed = compiled.memory_analysis().temp_size_in_bytes if jax.default_backend() == "cpu" else 0
+        if needed > (memory := os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")):
+            rows = f"a batch of {self.shape.rows} rows of {self.shape.length} tokens"
+            fix = "make the streams with --max-tokens, lower extract.batch_tokens, or run it on a slice"
+            rule = f"{rows} takes {needed / 2**30:.0f} GiB; this machine has {memory / 2**30:.0f}"
+            raise HopelessError(f"{rule}\n    fix: {fix}")
         return lambda *arguments: Output(*compiled(*arguments))
 
     def cuts(self) -> dict[str, int | None]:

@@ -4,13 +4,10 @@ import json
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from unittest import mock
-from urllib.parse import parse_qs, urlsplit
 
 import pytest
 import requests
@@ -18,6 +15,7 @@ from google.auth.exceptions import RefreshError
 
 from infra.core.guard import JOBS, MEMBERS, PODS, LivingError, refuse
 from infra.google import client
+from tests.served import Received, Reply, serving
 
 LABELS = {"environment": "dev", "stack": "5a5a5a5"}
 
@@ -34,25 +32,15 @@ class Api:
 def _api(monkeypatch: pytest.MonkeyPatch) -> Iterator[Api]:
     api = Api()
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            parts = urlsplit(self.path)
-            api.requests.append((parts.path, parse_qs(parts.query), self.headers["Authorization"]))
-            status, body = api.answers.pop(0) if len(api.answers) > 1 else api.answers[0]
-            self.send_response(status)
-            self.end_headers()
-            self.wfile.write(json.dumps(body).encode())
+    def answer(request: Received) -> Reply:
+        api.requests.append((request.path, request.query, request.headers["Authorization"]))
+        return Reply(*(api.answers.pop(0) if len(api.answers) > 1 else api.answers[0]))
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-    monkeypatch.setenv("GOOGLE_TPU_V2_CUSTOM_ENDPOINT", f"http://127.0.0.1:{server.server_port}/private/")
-    monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", "token")
-    monkeypatch.setattr(client, "_PAUSE_S", 0.001)
-    yield api
-    server.shutdown()
+    with serving(answer) as address:
+        monkeypatch.setenv("GOOGLE_TPU_V2_CUSTOM_ENDPOINT", f"http://{address}/private/")
+        monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", "token")
+        monkeypatch.setattr(client, "_PAUSE_S", 0.001)
+        yield api
 
 
 def node(number: int, **labels: str) -> dict[str, Any]:

@@ -3,13 +3,12 @@
 import json
 import os
 import subprocess
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from urllib.parse import parse_qs, urlsplit
 
 import pytest
+
+from tests.served import Received, Reply, serving
 
 ROOT = Path(__file__).resolve().parents[3]
 PLUGIN = ROOT / ".venv" / "libexec" / "gke-gcloud-auth-plugin"
@@ -20,28 +19,16 @@ def _metadata() -> Iterator[tuple[str, list[str]]]:
     """A metadata server as builds have one: its address, and the scopes of the last token."""
     scopes: list[str] = []
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            answer = {"access_token": "t-1", "expires_in": 3600, "token_type": "Bearer"}
-            if self.path.endswith("/?recursive=true"):
-                answer = {"email": "tpu-builds@my-project.iam.gserviceaccount.com", "scopes": []}
-            else:
-                scopes[:] = parse_qs(urlsplit(self.path).query).get("scopes", [""])[0].split(",")
-            content = json.dumps(answer).encode()
-            self.send_response(200)
-            self.send_header("Metadata-Flavor", "Google")
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
+    def answer(request: Received) -> Reply:
+        body = {"access_token": "t-1", "expires_in": 3600, "token_type": "Bearer"}
+        if request.target.endswith("/?recursive=true"):
+            body = {"email": "tpu-builds@my-project.iam.gserviceaccount.com", "scopes": []}
+        else:
+            scopes[:] = request.query.get("scopes", [""])[0].split(",")
+        return Reply(200, body, [("Metadata-Flavor", "Google"), ("Content-Type", "application/json")])
 
-        def log_message(self, *_: object) -> None:
-            """Print nothing."""
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"127.0.0.1:{server.server_port}", scopes
-    server.shutdown()
+    with serving(answer) as address:
+        yield address, scopes
 
 
 def run(home: Path, **variables: str) -> subprocess.CompletedProcess[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +12,7 @@ from rehearsal.cloud.control import Control
 from rehearsal.cloud.core.errors import JsonObject
 from rehearsal.cloud.core.runtime import Runtime
 from tests.emulated import EVERY_API, NUMBER, OWNER, PROJECT, REFRESH_TOKEN, ZONES, Emulated, Reply
+from tests.limits import until
 
 __all__ = ["NUMBER", "OWNER", "PROJECT", "REFRESH_TOKEN", "CloudFront", "Reply"]
 
@@ -57,12 +57,7 @@ class CloudFront(Emulated):
 
     def until_done(self, host: str, name: str) -> Any:
         """A google.longrunning operation, once it is done."""
-        for _ in range(60_000):
-            operation = self.request("GET", f"{host}/{name}").json
-            if operation["done"]:
-                return operation
-            time.sleep(0.01)
-        raise AssertionError(f"{name} is not done")
+        return until(lambda: (operation := self.request("GET", f"{host}/{name}").json)["done"] and operation)
 
     def bucket(self, name: str) -> None:
         url = f"storage.googleapis.com/storage/v1/b?project={PROJECT}"

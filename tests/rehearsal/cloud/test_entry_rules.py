@@ -91,13 +91,6 @@ REFUSED: tuple[tuple[str, str, Any, str], ...] = (
     ("POST", f"{KMS}/k/cryptoKeys?cryptoKeyId=other", {}, "purpose"),
     ("PATCH", f"{KMS}/k/cryptoKeys/k?updateMask=purpose", {"purpose": "MAC"}, "purpose"),
     ("PATCH", f"{KMS}/k/cryptoKeys/k", {"labels": {"a": "b"}}, "mask"),
-    ("PATCH", f"{KMS}/k/cryptoKeys/k/cryptoKeyVersions/1", {"state": "DISABLED"}, "mask"),
-    (
-        "PATCH",
-        f"{KMS}/k/cryptoKeys/k/cryptoKeyVersions/1?updateMask=algorithm",
-        {"algorithm": "HMAC_SHA256"},
-        "algorithm",
-    ),
     ("POST", METRICS, {"name": "other"}, "filter"),
     ("POST", f"{MONITORING}/alertPolicies", POLICY | {"conditions": []}, "condition"),
     ("POST", f"{MONITORING}/alertPolicies", POLICY | {"combiner": "AND", "conditions": [{}]}, "condition"),

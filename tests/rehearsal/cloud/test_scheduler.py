@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import base64
-import time
-from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -13,6 +11,7 @@ import pytest
 from cloud_front import PROJECT, CloudFront
 
 from rehearsal.cloud.services.scheduler import cron
+from tests.limits import until
 
 P = f"projects/{PROJECT}"
 JOBS = f"cloudscheduler.googleapis.com/v1/{P}/locations/us-east4/jobs"
@@ -87,14 +86,6 @@ def job(name: str, schedule: str = "0 3 * * *", **more: Any) -> Any:
         "oauthToken": {"serviceAccountEmail": EMAIL},
     }
     return {"name": f"{P}/locations/us-east4/jobs/{name}", "schedule": schedule, "httpTarget": http, **more}
-
-
-def until(done: Callable[[], Any]) -> Any:
-    for _ in range(60_000):
-        if result := done():
-            return result
-        time.sleep(0.01)
-    raise AssertionError("it doesn't come")
 
 
 def attempted(cloud: CloudFront, name: str) -> Any:

@@ -12,7 +12,7 @@ import json
 import socket
 import subprocess
 import sys
-import threading
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from rehearsal.hosts.spec import AttachedDisk, HostSpec
 from rehearsal.world.sweep import loop_devices
 from tests.infra.layers.tpu.boot.metadata import Metadata
 from tests.limits import HANG_S
+from tests.served import serving
 
 METADATA = "169.254.169.254"
 DISK = "/dev/disk/by-id/google-persistent-disk-1"
@@ -53,8 +54,8 @@ class Stage:
         everything = Rule(False, True, 1000, ANYWHERE, ANYWHERE, (("all", ()),))
         self.network.firewall.apply([Vpc(("10.128.0.2", "10.128.0.3"), (everything,))])
         metadata = Metadata({"instance/attributes/startup-script": STARTUP})
-        server = metadata.server(socket.create_server((METADATA, 80)))
-        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        self.servers = ExitStack()  # open while this process lives
+        self.servers.enter_context(serving(metadata.answer, socket.create_server((METADATA, 80))))
         access = Access(folder / "hosts", bundle, bundle, self.key.with_suffix(".pub"))
         self.hosts = NspawnHosts(folder / "hosts.d", image, access, self.network)
 

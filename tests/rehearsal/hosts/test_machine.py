@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from rehearsal.hosts.bootdisk import SIZE_GIB
 from rehearsal.hosts.groups import own_groups
 from rehearsal.hosts.image import ensure_image
 from rehearsal.world.layout import cache_dir
-from tests.limits import HANG_S
+from tests.limits import HANG_S, until
 
 pytestmark = pytest.mark.root
 
@@ -148,11 +147,7 @@ def test_a_crash_leaves_no_process_and_no_loop_device(image: Path, tmp_path: Pat
         assert [_attached(device) for device in devices] == [True, True]
         process.send_signal(signal.SIGKILL)
         process.wait()
-        deadline = time.monotonic() + HANG_S
-        while time.monotonic() < deadline and (_members(groups) or any(map(_attached, devices))):
-            time.sleep(0.05)
-        assert _members(groups) == []
-        assert not any(map(_attached, devices))
+        until(lambda: not (_members(groups) or any(map(_attached, devices))))
 
 
 def _members(groups: list[Path]) -> list[str]:

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from email import message_from_bytes
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from rehearsal.providers.gcp import terraform
 from rehearsal.providers.gcp.settings import Settings
 from rehearsal.providers.gcp.table import COMPUTE, RESOURCE_MANAGER
 from rehearsal.providers.gcp.types import TYPES
+from tests.served import Received, Reply, serving
 
 RECORDINGS = Path(__file__).parent / "recordings"
 _SERVICES = {COMPUTE, RESOURCE_MANAGER, *(item.table.service for item in TYPES.values())}
@@ -143,35 +143,16 @@ def google(recording: Recording) -> Iterator[Google]:
     """Play one recording on a loopback port."""
     played = Google(recording)
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+    def answer(request: Received) -> Reply:
+        path = request.target.lstrip("/")
+        path = next((host for start, host in _ORIGINS.items() if path.startswith(start)), "") + path
+        body = _parse(request.body, request.headers.get("Content-Type") or "")
+        status, content = played.answer(request.method, path, body)
+        return Reply(status, b"" if content is None else content)
 
-        def do_GET(self) -> None:
-            raw = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            path = self.path.lstrip("/")
-            path = next((host for start, host in _ORIGINS.items() if path.startswith(start)), "") + path
-            status, answer = played.answer(
-                self.command, path, _parse(raw, self.headers.get("Content-Type") or "")
-            )
-            content = b"" if answer is None else json.dumps(answer).encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
-        do_POST = do_PUT = do_PATCH = do_DELETE = do_GET
-
-        def log_message(self, *_: Any) -> None: ...
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    played.url = f"http://127.0.0.1:{server.server_address[1]}/"
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    try:
+    with serving(answer) as address:
+        played.url = f"http://{address}/"
         yield played
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 def _parse(raw: bytes, content_type: str) -> Any:

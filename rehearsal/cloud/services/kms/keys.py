@@ -13,7 +13,6 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from rehearsal.cloud.collections import Change, Collection, Entry, Verb
-from rehearsal.cloud.collections.resources import Resources
 from rehearsal.cloud.core.clock import rfc3339
 from rehearsal.cloud.core.errors import ApiError, JsonObject, bad_request
 
@@ -34,24 +33,9 @@ def _first_version(change: Change) -> None:
         resources = change.resources
         shape, name = resources.shape(_VERSION), f"{change.name}/cryptoKeyVersions/1"
         now = change.world.clock.rfc3339()
-        version = {"name": name, "createTime": now, **_version(change.body, now)}
+        version = {"name": name, "createTime": now, "generateTime": now, "state": "ENABLED"}
+        version |= change.body["versionTemplate"]
         resources.world.directory[name] = shape.writable(version, output=True)
-
-
-def _version(key: JsonObject, now: str) -> JsonObject:
-    return {"state": "ENABLED", "generateTime": now, **key["versionTemplate"]}
-
-
-def _check_version(change: Change) -> None:
-    if not change.old:
-        key = change.world.directory[change.name.partition("/cryptoKeyVersions/")[0]]
-        change.body.update(_version(key, change.world.clock.rfc3339()))
-    elif change.body["state"] not in ("ENABLED", "DISABLED"):
-        raise ApiError(400, "INVALID_ARGUMENT", f"{change.name} can't be made {change.body['state']}.")
-
-
-def _next_version(resources: Resources, collection: str) -> str:
-    return str(len(resources.below(collection)) + 1)
 
 
 def _show_primary(change: Change) -> None:
@@ -61,7 +45,7 @@ def _show_primary(change: Change) -> None:
 
 def _destroy(change: Change) -> JsonObject:
     state = change.old["state"]
-    if state not in ("ENABLED", "DISABLED"):
+    if state != "ENABLED":
         text = f"{change.name} is not enabled or disabled; its current state is: {state}."
         raise ApiError(400, "FAILED_PRECONDITION", text)
     change.old["state"] = "DESTROY_SCHEDULED"
@@ -149,11 +133,7 @@ ENTRY = Entry(
         ),
         Collection(
             _VERSION,
-            omit=("delete",),
-            new_id=_next_version,
-            mutable=("state",),
-            mask_required=True,
-            check=_check_version,
+            omit=("create", "patch", "delete"),
             verbs={"destroy": Verb(_destroy)},
             not_found=_WORDS[0],
             exists=_WORDS[1],

@@ -30,7 +30,7 @@ _OUTPUT = frozenset(
 )
 _NOT_EMULATED = (
     *("acl", "customPlacementConfig", "defaultObjectAcl", "hardDeleteTime", "ipFilter", "logging"),
-    *("objectRetention", "satisfiesPZI", "satisfiesPZS", "softDeleteTime", "website"),
+    *("objectRetention", "retentionPolicy", "satisfiesPZI", "satisfiesPZS", "softDeleteTime", "website"),
 )
 _FIXED = ("name", "location", "hierarchicalNamespace")
 _MULTI_REGIONS = frozenset(("US", "EU", "ASIA"))
@@ -113,11 +113,10 @@ def _finish(base: JsonObject, body: JsonObject, before: JsonObject, now: str) ->
         bucket.pop("lifecycle", None)
     _complete_access(bucket, before, now)
     _complete_soft_delete(bucket, before, now)
-    for key, stamp in (("retentionPolicy", "effectiveTime"), ("autoclass", "toggleTime")):
-        if key in bucket:
-            bucket[key].setdefault(stamp, now)
-    if bucket.get("autoclass", {}).get("enabled"):
-        bucket["autoclass"].setdefault("terminalStorageClass", "NEARLINE")
+    if autoclass := bucket.get("autoclass"):
+        autoclass.setdefault("toggleTime", now)
+        if autoclass.get("enabled"):
+            autoclass.setdefault("terminalStorageClass", "NEARLINE")
     _check(bucket)
     return bucket | {"updated": now}
 
@@ -173,8 +172,6 @@ def _check(bucket: JsonObject) -> None:
             raise bad_request("Hierarchical namespace buckets must use uniform bucket-level access.")
         if bucket.get("versioning", {}).get("enabled"):
             raise bad_request("Object versioning is not supported in buckets with hierarchical namespace.")
-        if "retentionPolicy" in bucket:
-            raise bad_request("Retention policies are not supported in buckets with hierarchical namespace.")
     _check_labels(bucket.get("labels", {}))
     for rule in bucket.get("lifecycle", {}).get("rule", []):
         _check_rule(rule)

@@ -7,14 +7,13 @@ from typing import Any
 from aiohttp import web
 
 from rehearsal.cloud.core import constraints
-from rehearsal.cloud.core.errors import ApiError, JsonObject, NotEmulatedError, bad_request
+from rehearsal.cloud.core.errors import ApiError, JsonObject, bad_request
 from rehearsal.cloud.core.service import Call
 from rehearsal.cloud.iam.iam import agent
 from rehearsal.cloud.iam.policies import requested_version
 from rehearsal.cloud.services.storage import bucket_rules, encryption
 from rehearsal.cloud.services.storage.conditions import Conditions, failed
-from rehearsal.cloud.services.storage.listing import truth
-from rehearsal.cloud.services.storage.resources import refuse_acls
+from rehearsal.cloud.services.storage.resources import refuse_acls, refuse_soft_deleted
 from rehearsal.cloud.services.storage.store import Store, bucket_resource
 
 _EVERYONE = ("allUsers", "allAuthenticatedUsers")
@@ -48,7 +47,7 @@ class Buckets:
 
     async def get(self, call: Call) -> JsonObject:
         """storage.buckets.get."""
-        _refuse_soft_deleted(call)
+        refuse_soft_deleted(call)
         bucket = self._store.bucket(call.path["bucket"])
         Conditions.of(call).check_resource(bucket, reading=True)
         return bucket
@@ -56,7 +55,7 @@ class Buckets:
     async def list(self, call: Call) -> JsonObject:
         """storage.buckets.list: by name; the page token is the last name shown."""
         self._require_project(call)
-        _refuse_soft_deleted(call)
+        refuse_soft_deleted(call)
         prefix, after = call.query.get("prefix") or "", call.query.get("pageToken") or ""
         limit = min(int(call.query.get("maxResults") or 1000), 1000)
         bodies = [
@@ -181,8 +180,3 @@ class Buckets:
 
 def _policy(bucket: str, policy: JsonObject) -> JsonObject:
     return {"kind": "storage#policy", "resourceId": bucket_resource(bucket), **policy}
-
-
-def _refuse_soft_deleted(call: Call) -> None:
-    if truth(call.query, "softDeleted"):
-        raise NotEmulatedError("Soft delete of whole buckets")

@@ -1,15 +1,14 @@
-"""storage.objects.get with alt=media, and XML-API reads: ranges, hashes, decompressive transcoding."""
+"""storage.objects.get with alt=media, and XML-API reads: ranges and hashes."""
 
 from __future__ import annotations
 
 import re
-import zlib
 from datetime import datetime
 from email.utils import format_datetime
 
 from aiohttp import web
 
-from rehearsal.cloud.core.errors import ApiError
+from rehearsal.cloud.core.errors import ApiError, NotEmulatedError
 from rehearsal.cloud.services.storage.blobs import BlobStore
 from rehearsal.cloud.services.storage.versions import Version
 
@@ -20,34 +19,28 @@ async def send(request: web.Request, version: Version, blobs: BlobStore) -> web.
     """Answer the request with the content, or only its headers for HEAD."""
     headers = _headers(version)
     encoding = version.fields.get("contentEncoding")
-    accepts_gzip = "gzip" in request.headers.get("Accept-Encoding", "")
-    no_transform = "no-transform" in version.fields.get("cacheControl", "")
-    transcode = encoding == "gzip" and not accepts_gzip and not no_transform
+    if encoding == "gzip" and "gzip" not in request.headers.get("Accept-Encoding", ""):
+        raise NotEmulatedError("Unpacking of an object with the content encoding gzip")
     size = version.blob.size
     start, end = 0, size
     status = 200
-    if not transcode:
-        if encoding:
-            headers["Content-Encoding"] = encoding
-        desired = byte_range(request.headers.get("Range"), size)
-        if desired is not None:
-            start, end = desired
-            status = 206
-            headers["Content-Range"] = f"bytes {start}-{end - 1}/{size}"
-        headers["Content-Length"] = str(end - start)
+    if encoding:
+        headers["Content-Encoding"] = encoding
+    desired = byte_range(request.headers.get("Range"), size)
+    if desired is not None:
+        start, end = desired
+        status = 206
+        headers["Content-Range"] = f"bytes {start}-{end - 1}/{size}"
+    headers["Content-Length"] = str(end - start)
     response = web.StreamResponse(status=status, headers=headers)
     if version.blob.md5:
         response.headers.add("X-Goog-Hash", f"md5={version.blob.md5}")
-    if transcode:
-        response.headers["Warning"] = "214 UploadServer gunzipped"
-        response.enable_chunked_encoding()
-    inflate = zlib.decompressobj(wbits=31) if transcode else None
     blobs.retain(version.blob)  # the object may be deleted while it is read
     try:
         await response.prepare(request)
         if request.method != "HEAD":
             async for chunk in blobs.read(version.blob, start, end):
-                await response.write(inflate.decompress(chunk) if inflate else chunk)
+                await response.write(chunk)
     finally:
         blobs.release(version.blob)
     await response.write_eof()

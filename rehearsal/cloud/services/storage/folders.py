@@ -65,7 +65,7 @@ class Folders:
         """storage.folders.delete: 409 unless it is empty."""
         name = self._addressed(call, call.path["folder"])["name"]
         tree = self._tree(call)
-        inside = tree.scan(name, name + "\0", versions=False, soft=False, folders=True)
+        inside = tree.scan(name, name + "\0", versions=False, folders=True)
         if next(inside, None) is not None:
             raise _unfit("The folder you tried to delete is not empty.")
         del tree.folders[name]

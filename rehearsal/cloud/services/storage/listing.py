@@ -31,7 +31,6 @@ class _Options:
     start: str
     end: str
     versions: bool
-    soft: bool
     trailing: bool
     folders: bool
     glob: re.Pattern[str] | None
@@ -44,13 +43,11 @@ def list_page(objects: Objects, query: Mapping[str, Any]) -> Page:
     after_name, after_generation = _decode(query.get("pageToken"))
     items: list[Version] = []
     prefixes: list[str] = []
-    several = options.versions or options.soft
     last = ("", 0)
     scan = objects.scan(
         options.prefix,
         max(options.start, after_name),
         versions=options.versions,
-        soft=options.soft,
         folders=options.folders,
     )
     entry = next(scan, None)
@@ -73,7 +70,7 @@ def list_page(objects: Objects, query: Mapping[str, Any]) -> Page:
         # Other names are listed with each of their generations; a page may end between two of them.
         if options.glob is None or options.glob.fullmatch(name):
             for version in versions:
-                if name == after_name and (version.generation <= after_generation or not several):
+                if name == after_name and (version.generation <= after_generation or not options.versions):
                     continue
                 if len(items) + len(prefixes) >= options.limit:
                     return Page(items, prefixes, _encode(*last))
@@ -104,10 +101,7 @@ def _folder(name: str, options: _Options) -> str | None:
 def _options(query: Mapping[str, Any]) -> _Options:
     limit = int(query.get("maxResults") or MAX_RESULTS)
     delimiter = query.get("delimiter") or ""
-    versions, soft = truth(query, "versions"), truth(query, "softDeleted")
     glob = query.get("matchGlob")
-    if versions and soft:
-        raise bad_request("Only one of versions and softDeleted may be true.")
     if glob and delimiter:
         raise NotEmulatedError("matchGlob together with delimiter")
     if truth(query, "includeFoldersAsPrefixes") and delimiter != "/":
@@ -119,8 +113,7 @@ def _options(query: Mapping[str, Any]) -> _Options:
         delimiter=delimiter,
         start=query.get("startOffset") or "",
         end=query.get("endOffset") or "",
-        versions=versions,
-        soft=soft,
+        versions=truth(query, "versions"),
         trailing=truth(query, "includeTrailingDelimiter"),
         folders=truth(query, "includeFoldersAsPrefixes"),
         glob=_glob(glob) if glob else None,

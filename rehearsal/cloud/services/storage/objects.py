@@ -8,17 +8,18 @@ from rehearsal.cloud.core.errors import ApiError, JsonObject, bad_request
 from rehearsal.cloud.core.service import Answer, Call
 from rehearsal.cloud.services.storage import downloads, encryption
 from rehearsal.cloud.services.storage.conditions import Conditions, failed, generation_of, integer
-from rehearsal.cloud.services.storage.listing import list_page, truth
+from rehearsal.cloud.services.storage.listing import list_page
 from rehearsal.cloud.services.storage.resources import (
     check_custom_time,
     check_name,
     merged,
     object_body,
     refuse_acls,
+    refuse_soft_deleted,
     settable,
     storage_class,
 )
-from rehearsal.cloud.services.storage.store import Store, no_such_object
+from rehearsal.cloud.services.storage.store import Store
 from rehearsal.cloud.services.storage.versions import Version
 
 MAX_COMPONENTS = 32
@@ -41,6 +42,7 @@ class Objects:
 
     async def list(self, call: Call) -> JsonObject:
         """storage.objects.list."""
+        refuse_soft_deleted(call)
         page = list_page(self._store.objects(call.path["bucket"]), call.query)
         answer: JsonObject = {"kind": "storage#objects"}
         if page.prefixes:
@@ -205,28 +207,6 @@ class Objects:
         encryption.require_readable(self._store, version)
         return version
 
-    async def restore(self, call: Call) -> JsonObject:
-        """storage.objects.restore: a soft-deleted generation becomes a new live one."""
-        bucket, name = call.path["bucket"], call.path["object"]
-        generation = generation_of(call.query)
-        if generation is None:
-            raise bad_request("Required parameter: generation")
-        objects = self._store.objects(bucket)
-        version = objects.soft_deleted(name, generation)
-        if version is None:
-            raise no_such_object(bucket, name)
-        self._store.require_write(call.principal, bucket, name)
-        Conditions.of(call).check(objects.live(name))
-        return object_body(objects.restore(version), call)
-
     def _addressed(self, call: Call) -> Version:
-        bucket, name = call.path["bucket"], call.path["object"]
-        generation = generation_of(call.query)
-        if not truth(call.query, "softDeleted"):
-            return self._store.version(bucket, name, generation)
-        if generation is None:
-            raise bad_request("softDeleted=true requires a generation.")
-        version = self._store.objects(bucket).soft_deleted(name, generation)
-        if version is None:
-            raise no_such_object(bucket, name)
-        return version
+        refuse_soft_deleted(call)
+        return self._store.version(call.path["bucket"], call.path["object"], generation_of(call.query))

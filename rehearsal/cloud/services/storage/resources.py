@@ -17,11 +17,9 @@ SETTABLE = (
     "contentLanguage",
     "contentType",
     "customTime",
-    "eventBasedHold",
     "metadata",
-    "temporaryHold",
 )
-_NOT_EMULATED = ("acl", "contexts", "restoreToken", "retention")
+_NOT_EMULATED = ("acl", "contexts", "eventBasedHold", "restoreToken", "retention", "temporaryHold")
 _METADATA_BYTES = 8 << 10  # https://cloud.google.com/storage/quotas
 STORAGE_CLASSES = frozenset(
     (
@@ -46,6 +44,12 @@ def refuse_acls(call: Call) -> None:
     for name in ("predefinedAcl", "predefinedDefaultObjectAcl", "destinationPredefinedAcl"):
         if call.query.get(name):
             raise NotEmulatedError(f"An ACL ({name})")
+
+
+def refuse_soft_deleted(call: Call) -> None:
+    """NotEmulatedError for a request about what was removed."""
+    if call.query.get("softDeleted"):
+        raise NotEmulatedError("What soft delete keeps (softDeleted)")
 
 
 def settable(body: JsonObject) -> JsonObject:
@@ -136,7 +140,5 @@ def resource(version: Version, base: str = "https://www.googleapis.com") -> Json
         "timeStorageClassUpdated": version.storage_class_updated,
         "componentCount": version.component_count,
         "timeDeleted": version.deleted,
-        "softDeleteTime": version.soft_deleted,
-        "hardDeleteTime": version.hard_deleted,
     }
     return {key: value for key, value in body.items() if value is not None}

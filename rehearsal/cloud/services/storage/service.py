@@ -94,7 +94,6 @@ class StorageService:
             "objects.get": (objects.get, "objects.get", object_),
             "objects.move": (objects.move, "objects.get", source),
             "objects.patch": (objects.patch, "objects.update", object_),
-            "objects.restore": (objects.restore, "objects.restore", object_),
             "objects.rewrite": (objects.rewrite, "objects.get", source),
             "objects.update": (objects.update, "objects.update", object_),
         }

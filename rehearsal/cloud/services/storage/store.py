@@ -56,7 +56,7 @@ class Store:
         )  # fmt: skip
 
     def remove_bucket(self, name: str) -> None:
-        """Forget a bucket with its policy and its soft-deleted objects."""
+        """Forget a bucket with its policy and its objects."""
         self._objects.pop(name).discard()
         del self.world.directory[bucket_resource(name)]
         self.iam.drop(bucket_resource(name))

@@ -115,12 +115,8 @@ class Uploads:
         return intent
 
     def _authorize(self, intent: _Intent) -> None:
-        objects = self._store.objects(intent.bucket)
         self._store.require_write(intent.principal, intent.bucket, intent.name)
-        current = objects.live(intent.name)
-        intent.conditions.check(current)
-        if current is not None:
-            objects.require_unprotected(current)
+        intent.conditions.check(self._store.objects(intent.bucket).live(intent.name))
 
     def _finish(self, intent: _Intent, blob: Blob, hashes: Iterable[tuple[str, str]] = ()) -> Version:
         try:

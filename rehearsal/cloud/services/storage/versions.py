@@ -1,8 +1,7 @@
 """The content of a bucket: generations of objects, and the rules of their life.
 
-A name has at most one live generation; in a versioned bucket the older ones stay as noncurrent; what is
-removed for good rests as soft-deleted while the bucket's policy says so. All of it is plain memory, so
-that a precondition and the change that it guards happen in one step of the event loop.
+A name has at most one live generation; in a versioned bucket the older ones stay as noncurrent. All of it is
+plain memory, so that a precondition and the change that it guards happen in one step of the event loop.
 """
 
 from __future__ import annotations
@@ -35,8 +34,6 @@ class Version:
     storage_class_updated: str
     component_count: int | None = None
     deleted: str | None = None
-    soft_deleted: str | None = None
-    hard_deleted: str | None = None
 
     @property
     def etag(self) -> str:
@@ -104,7 +101,6 @@ class Objects:
     folders: dict[str, str] = field(default_factory=dict)  # → when it was made, RFC 3339
     _live: _Names = field(default_factory=_Names)
     _noncurrent: _Names = field(default_factory=_Names)
-    _soft: _Names = field(default_factory=_Names)
 
     def live(self, name: str) -> Version | None:
         """Return the live generation."""
@@ -116,14 +112,9 @@ class Objects:
             return self._live.find(name)
         return self._live.find(name, generation) or self._noncurrent.find(name, generation)
 
-    def soft_deleted(self, name: str, generation: int) -> Version | None:
-        """Return a generation that was removed and can still be restored."""
-        self._expire()
-        return self._soft.find(name, generation)
-
     @property
     def empty(self) -> bool:
-        """No generation is left, live or noncurrent (soft-deleted ones do not count), and no folder."""
+        """No generation is left, live or noncurrent, and no folder."""
         return not (self._live.ordered or self._noncurrent.ordered or self.folders)
 
     @property
@@ -194,10 +185,9 @@ class Objects:
 
     def delete(self, version: Version, *, for_good: bool) -> None:
         """Delete one generation. Unless `for_good`, a versioned bucket keeps the live one as noncurrent."""
-        self.require_unprotected(version)
         if self._live.find(version.name, version.generation) is None:
             self._noncurrent.remove(version)
-            self._soft_delete(version)
+            self.blobs.release(version.blob)
         else:
             self.limit.spend(self.bucket, version.name)
             self._live.remove(version)
@@ -205,7 +195,6 @@ class Objects:
 
     def move(self, version: Version, name: str) -> Version:
         """Give a live object another name, in one step; the source leaves no noncurrent generation."""
-        self.require_unprotected(version)
         self.limit.spend(self.bucket, version.name)
         self.blobs.retain(version.blob)
         moved = self.write(name, version.blob, version.fields, version.storage_class, version.component_count)
@@ -213,34 +202,23 @@ class Objects:
         self._retire(version, keep=self._versioned)
         return moved
 
-    def restore(self, version: Version) -> Version:
-        """Make a new live generation from a soft-deleted one, which stays where it is."""
-        self.blobs.retain(version.blob)
-        return self.write(
-            version.name, version.blob, version.fields, version.storage_class, version.component_count
-        )
-
     def discard(self) -> None:
         """Release the content of every generation."""
-        for names in (self._live, self._noncurrent, self._soft):
+        for names in (self._live, self._noncurrent):
             for generations in names.by_name.values():
                 for version in generations:
                     self.blobs.release(version.blob)
-        self._live, self._noncurrent, self._soft = _Names(), _Names(), _Names()
+        self._live, self._noncurrent = _Names(), _Names()
 
     def scan(
-        self, prefix: str, start: str, *, versions: bool, soft: bool, folders: bool = False
+        self, prefix: str, start: str, *, versions: bool, folders: bool = False
     ) -> Generator[tuple[str, list[Version]], str | None, None]:
         """Names from `start` on with this prefix, in order, each with its generations, oldest first; those of
         folders, where they are wanted, with none.
 
         A consumer may `send` a name to resume from there instead of the next one.
         """
-        if soft:
-            self._expire()
-            sources = [self._soft]
-        else:
-            sources = [self._noncurrent, self._live] if versions else [self._live]
+        sources = [self._noncurrent, self._live] if versions else [self._live]
         if folders:
             sources.append(_Names())
             sources[-1].ordered = sorted(self.folders)
@@ -258,37 +236,12 @@ class Objects:
             jump = yield name, generations
             at = jump or name + "\0"
 
-    def require_unprotected(self, version: Version) -> None:
-        """ApiError 403 while a hold or the bucket's retention policy protects this generation."""
-        where = f"Object '{version.bucket}/{version.name}'"
-        for hold, kind in (("temporaryHold", "Temporary"), ("eventBasedHold", "Event-Based")):
-            if version.fields.get(hold):
-                raise ApiError(
-                    403,
-                    "PERMISSION_DENIED",
-                    f"{where} is under active {kind} hold and cannot be deleted, overwritten or archived "
-                    "until hold is removed.",
-                    reason="objectUnderActiveHold",
-                )
-        period_s = int(self.config().get("retentionPolicy", {}).get("retentionPeriod", 0))
-        until = later(version.created, period_s)
-        if period_s and self.clock.rfc3339() < until:
-            raise ApiError(
-                403,
-                "PERMISSION_DENIED",
-                f"{where} is subject to bucket's retention policy and cannot be deleted, overwritten or "
-                f"archived until {until}",
-                reason="retentionPolicyNotMet",
-            )
-
     @property
     def _versioned(self) -> bool:
         return bool(self.config().get("versioning", {}).get("enabled"))
 
     def _displace(self, name: str) -> None:
         current = self._live.find(name)
-        if current is not None:
-            self.require_unprotected(current)
         self.limit.spend(self.bucket, name)
         if current is not None:
             self._live.remove(current)
@@ -298,24 +251,7 @@ class Objects:
         if keep:
             self._noncurrent.add(replace(version, deleted=self.clock.rfc3339()))
         else:
-            self._soft_delete(version)
-
-    def _soft_delete(self, version: Version) -> None:
-        """Remove a version: soft-delete it for the policy's duration, or drop it at once."""
-        keep_s = int(self.config().get("softDeletePolicy", {}).get("retentionDurationSeconds", 0))
-        if keep_s == 0:
             self.blobs.release(version.blob)
-            return
-        now = self.clock.rfc3339()
-        self._soft.add(replace(version, soft_deleted=now, hard_deleted=later(now, keep_s)))
-
-    def _expire(self) -> None:
-        now = self.clock.rfc3339()
-        for generations in list(self._soft.by_name.values()):
-            for version in generations:
-                if version.hard_deleted is not None and version.hard_deleted <= now:
-                    self._soft.remove(version)
-                    self.blobs.release(version.blob)
 
 
 def later(rfc3339: str, seconds: int) -> str:

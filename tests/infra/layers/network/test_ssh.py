@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +13,7 @@ import pytest
 
 from infra.settings.schema import LOGIN, SSH
 from tests.limits import HANG_S
+from tests.served import Received, Reply, serving
 
 pytestmark = pytest.mark.skipif(shutil.which("gcloud") is None, reason="gcloud isn't installed")
 NODE = "/v2alpha1/projects/my-project/locations/us-east5-b/nodes/train"
@@ -41,27 +39,13 @@ def google() -> Iterator[tuple[str, list[str]]]:
     """Yield a URL that answers as the APIs of TPU, Compute Engine and OS Login, and what was asked."""
     requests: list[str] = []
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            path = self.path.partition("?")[0]
-            requests.append(f"{self.command} {path}")
-            body = json.dumps(ANSWERS.get(path, {"error": {"message": "unknown"}})).encode()
-            self.send_response(200 if path in ANSWERS else 404)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+    def answer(request: Received) -> Reply:
+        requests.append(f"{request.method} {request.path}")
+        body = ANSWERS.get(request.path, {"error": {"message": "unknown"}})
+        return Reply(200 if request.path in ANSWERS else 404, body, [("Content-Type", "application/json")])
 
-        do_POST = do_PATCH = do_GET
-
-        def log_message(self, *_: Any) -> None: ...
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_address[1]}/", requests
-    server.shutdown()
-    server.server_close()
+    with serving(answer) as address:
+        yield f"http://{address}/", requests
 
 
 def test_it_reads_and_writes_no_metadata(tmp_path: Path, google: tuple[str, list[str]]) -> None:

@@ -10,7 +10,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from rehearsal.cloud.config import CloudConfig
 from rehearsal.cloud.core.runtime import HttpRequest, Reply
 from rehearsal.world import names
 from tests.emulated import OWNER, Emulated
-from tests.limits import HANG_S
+from tests.limits import until
 
 PROJECT, REGION = "boxed", "us-east5"
 P = f"projects/{PROJECT}"
@@ -109,14 +108,10 @@ class Boxed(Emulated):
             self.grant(P, role, f"serviceAccount:{email}")
         return email
 
-    def done(self, host: str, operation: Any, timeout_s: float = HANG_S) -> Any:
+    def done(self, host: str, operation: Any) -> Any:
         """An operation, once it is done."""
-        end = time.monotonic() + timeout_s
-        while not operation.get("done"):
-            assert time.monotonic() < end, operation
-            time.sleep(0.05)
-            operation = self.answer("GET", f"{host}/{operation['name']}")
-        return operation
+        url = f"{host}/{operation['name']}"
+        return until(lambda: (operation := self.answer("GET", url)).get("done") and operation)
 
     def compute(self, path: str, body: Any) -> None:
         started = self.answer("POST", f"compute.googleapis.com/compute/v1/{P}/{path}", body)

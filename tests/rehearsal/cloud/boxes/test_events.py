@@ -11,7 +11,7 @@ from boxed_front import PROJECT, REGION, Boxed, L, P
 from boxed_functions import deploy, opened, source
 
 from rehearsal.cloud.core.runtime import Reply
-from tests.limits import HANG_S
+from tests.limits import until
 
 pytestmark = pytest.mark.root
 TRIGGERS = f"eventarc.googleapis.com/v1/{L}/triggers"
@@ -81,17 +81,16 @@ def refusals(boxed: Boxed) -> dict[str, Reply]:
     return replies
 
 
-def events(boxed: Boxed, name: str, count: int, within_s: float = HANG_S) -> list[Any]:
+def events(boxed: Boxed, name: str, count: int) -> list[Any]:
     """The events of an object that the function has logged, once there are so many."""
-    end = time.monotonic() + within_s
-    while True:
+
+    def matching() -> list[Any]:
         logged = boxed.logged('resource.type="cloud_run_revision"')
         payloads = [entry["jsonPayload"] for entry in logged if "jsonPayload" in entry]
-        matching = [payload for payload in payloads if payload["data"]["name"] == name]
-        if len(matching) >= count:
-            return matching
-        assert time.monotonic() < end, f"{len(matching)} events of {name}"
-        time.sleep(0.05)
+        return [payload for payload in payloads if payload["data"]["name"] == name]
+
+    until(lambda: len(matching()) >= count, matching)
+    return matching()
 
 
 def fault(boxed: Boxed, what: Any, path: str = "", times: int = 1) -> str:
@@ -192,17 +191,12 @@ def test_without_a_role_nothing_is_delivered_until_it_is_granted(
 
     boxed.call(revoke())
     boxed.upload(name, b"x")
-    end = time.monotonic() + HANG_S
-    while True:
-        tried = [
-            request
-            for request in boxed.cloud.requests.since(0)["requests"]
-            if request["method_id"] == DELIVER
-        ]
-        if tried and tried[-1]["status"] == 403:
-            break
-        assert time.monotonic() < end
-        time.sleep(0.02)
+
+    def statuses() -> list[int]:
+        requests = boxed.cloud.requests.since(0)["requests"]
+        return [request["status"] for request in requests if request["method_id"] == DELIVER]
+
+    until(lambda: statuses()[-1:] == [403])
     assert events(boxed, name, 0) == []
     boxed.grant(P, role, member)
     assert len(events(boxed, name, 1)) == 1

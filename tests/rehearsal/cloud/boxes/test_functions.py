@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -18,7 +17,7 @@ from google_facts import builds
 from google_facts.agents import AGENTS
 from infra.google.failures import Kind, classify
 from tests.emulated import NUMBER
-from tests.limits import HANG_S
+from tests.limits import until
 
 pytestmark = pytest.mark.root
 OF_IT = 'resource.type="cloud_run_revision" AND resource.labels.service_name="checks"'
@@ -93,13 +92,12 @@ def invoke(
 
 def logged(boxed: Boxed, **of: Any) -> Any:
     """The first entry of the function's log with these fields, once it is there."""
-    end = time.monotonic() + HANG_S
-    while True:
-        for entry in boxed.logged(OF_IT):
-            if of.items() <= {**entry, **entry.get("jsonPayload", {})}.items():
-                return entry
-        assert time.monotonic() < end
-        time.sleep(0.1)
+
+    def entry() -> Any:
+        logged = boxed.logged(OF_IT)
+        return next((e for e in logged if of.items() <= {**e, **e.get("jsonPayload", {})}.items()), None)
+
+    return until(entry)
 
 
 def test_only_who_has_the_role_on_the_service_invokes_it(boxed: Boxed) -> None:
@@ -191,10 +189,7 @@ def test_a_call_that_takes_long_holds_up_no_other(boxed: Boxed) -> None:
         return await asyncio.gather(*calls)
 
     calls = boxed.call(begin())
-    end_s = time.monotonic() + HANG_S
-    while sum("waits in" in entry.get("textPayload", "") for entry in boxed.logged(OF_IT)) < 2:
-        assert time.monotonic() < end_s
-        time.sleep(0.1)
+    until(lambda: sum("waits in" in entry.get("textPayload", "") for entry in boxed.logged(OF_IT)) == 2)
     boxed.upload("go", b"")
     replies = [json.loads(reply.body) for reply in boxed.call(end(calls))]
     assert len({reply["pid"] for reply in replies}) == 2

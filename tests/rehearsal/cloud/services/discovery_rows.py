@@ -69,7 +69,6 @@ DISCOVERED = (
         {"filter": "severity>=ERROR"},
         {"description": "two"},
         version="v2",
-        permission="logging.logMetrics.create",
         wrong={"filtre": "severity>=ERROR"},
         absent=IAM,
     ),

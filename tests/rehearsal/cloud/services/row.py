@@ -46,7 +46,6 @@ class Row:
         body, change: a resource that is fine, and what an update changes.
         wrong: what of a body Google refuses with 400, beside an id that can't be one.
         missing: what of a body names something that isn't there; None where nothing can be named.
-        permission: to create one, if that isn't named as the method.
         viewer: the role on one resource that lets somebody get it.
         absent: the methods that the API doesn't have, `nextPageToken` where its lists have no pages, and
             `name` where the server makes the names.
@@ -59,7 +58,6 @@ class Row:
     change: Any
     by: BY = _DISCOVERED
     version: str = "v1"
-    permission: str = ""
     wrong: Any = None
     missing: Any = None
     viewer: str = "roles/viewer"
@@ -74,4 +72,4 @@ class Row:
     def needed(self) -> str:
         """The permission to create one."""
         api, collection = self.method.partition(".")[0], self.method.rpartition(".")[2]
-        return self.permission or f"{api}.{collection}.create"
+        return f"{api}.{collection}.create"

@@ -173,7 +173,6 @@ ROWS = (
         },
         {"display_name": "two"},
         by=gapic(f"{CLOUD}.billing.budgets_v1", "BudgetServiceClient", "budget"),
-        permission="serviceusage.services.use",  # for the project that a person's requests count for
         wrong={"amount": {}},
         missing={"notifications_rule": {"pubsub_topic": NO_TOPIC, "schema_version": "1.0"}},
         absent=frozenset({"name", *IAM}),
@@ -208,7 +207,6 @@ ROWS = (
         {"initial_node_count": 1},
         {"tags": {"tags": ["two"]}},
         by=gapic(f"{CLOUD}.container_v1", "ClusterManagerClient", "node_pool", kind=Pools),
-        permission="container.clusters.update",
         absent=CONTAINER,
     ),
     Row(

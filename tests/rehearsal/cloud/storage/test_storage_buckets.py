@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs
 
 import pytest
 from storage_front import PROJECT, Front, object_path
-
-RECORDINGS = Path(__file__).parents[2] / "providers" / "recordings"
 
 
 def insert(front: Front, name: str, **body: Any) -> Any:
@@ -63,14 +58,6 @@ class TestInsert:
                     "versioning": {"enabled": True},
                 },
                 "versioning",
-            ),
-            (
-                {
-                    "hierarchicalNamespace": {"enabled": True},
-                    "iamConfiguration": {"uniformBucketLevelAccess": {"enabled": True}},
-                    "retentionPolicy": {"retentionPeriod": "60"},
-                },
-                "Retention",
             ),
         ],
     )
@@ -225,73 +212,3 @@ def grant(front: Front, bucket: str, role: str, member: str, condition: dict[str
     policy["bindings"].append(binding)
     reply = front.request("PUT", f"b/{bucket}/iam", policy)
     assert reply.status == 200, reply.body
-
-
-class TestRecordings:
-    """Recorded requests of the official provider are accepted, kept, and read back as it was sent."""
-
-    @pytest.mark.parametrize("variant", ["Bucket", "Bucket.hns", "Bucket.minimal"])
-    def test_buckets(self, front: Front, variant: str) -> None:
-        sent = replay(front, f"storage.{variant}")
-        assert {request["phase"] for request in sent} >= {"create", "refresh", "delete"}
-        assert front.request("GET", "b/wire-bucket").status == 404, "the last request deleted it"
-
-    def test_objects(self, front: Front) -> None:
-        insert(front, "wire-bucket", versioning={"enabled": True})
-        try:
-            replay(front, "storage.BucketObject")
-            live = front.request("GET", "b/wire-bucket/o").json
-            assert "items" not in live, "the last request deleted it"
-        finally:
-            empty_and_delete(front, "wire-bucket")
-
-    @pytest.mark.parametrize("variant", ["BucketIAMMember", "BucketIAMMember.conditional"])
-    def test_members(self, front: Front, variant: str) -> None:
-        insert(front, "wire-bucket", iamConfiguration={"uniformBucketLevelAccess": {"enabled": True}})
-        for account in ("wire-sa", "wire-sb"):
-            email = f"{account}@{PROJECT}.iam.gserviceaccount.com"
-            front.world.directory[f"projects/{PROJECT}/serviceAccounts/{email}"] = {"email": email}
-        replay(front, f"storage.{variant}")
-        empty_and_delete(front, "wire-bucket")
-
-
-def replay(front: Front, name: str) -> list[dict[str, Any]]:
-    """Send the recording's storage requests, each judged by what has been sent until then; these requests."""
-    recorded = json.loads((RECORDINGS / f"{name}.json").read_text())["requests"]
-    result = [r for r in recorded if r["path"].startswith("storage.googleapis.com/")]
-    assert {request["method"] for request in result} >= {"GET"}, name
-    answers: dict[str, Any] = {}
-    for request in result:
-        path, _, query = request["path"].removeprefix("storage.googleapis.com").partition("?")
-        body, headers = request["body"], {}
-        if isinstance(body, dict) and "__raw" in body:
-            headers["Content-Type"] = body["__contentType"]
-            body = body["__raw"].encode()
-        elif isinstance(body, dict) and "etag" in body:
-            body["etag"] = answers[path]["etag"]
-        reply = front.request(request["method"], path, body, headers=headers, **parse_qs(query))
-        assert reply.status < 300, (request["method"], path, reply.body)
-        if request["method"] != "GET":
-            answers = {}
-        answer = reply.json if reply.body else {}
-        assert_kept(body if isinstance(body, dict) else {}, answer, path)
-        assert answers.setdefault(path, answer) == answer, path
-    return result
-
-
-def assert_kept(sent: Any, answered: Any, where: str) -> None:
-    """Every field that was sent is in the answer, with its value; empty ones may be left out."""
-    if isinstance(sent, dict) and isinstance(answered, dict):
-        for key, value in sent.items():
-            if key == "location":
-                assert answered[key] == value.upper(), where
-            elif key not in ("etag", "version") and value not in (None, [], {}, False, {"rule": []}):
-                assert_kept(value, answered.get(key), f"{where}: {key}")
-    else:
-        assert answered == sent, where
-
-
-def empty_and_delete(front: Front, bucket: str) -> None:
-    for item in front.request("GET", f"b/{bucket}/o", versions=True).json.get("items", []):
-        front.request("DELETE", object_path(bucket, item["name"]), generation=item["generation"])
-    assert front.request("DELETE", f"b/{bucket}").status == 204

@@ -132,7 +132,6 @@ def test_trailing_delimiters_and_fields(front: Front, bucket: str) -> None:
 @pytest.mark.parametrize(
     "query",
     [
-        {"versions": True, "softDeleted": True},
         {"pageToken": "not a token"},
         {"matchGlob": "{a"},
         {"includeFoldersAsPrefixes": True},

@@ -26,10 +26,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from rehearsal.hosts.groups import ControlGroup
+from tests import limits
 from tests.limits import HANG_S
+from tests.served import serving
 
 from .metadata import Metadata
-from .storage import Front, make_certificate
+from .storage import Front, make_certificate, with_tls
 
 T = TypeVar("T")
 
@@ -76,9 +78,9 @@ class Lab:
         self.view = Path(f"/proc/{os.getpid()}/task/{self.inside(threading.get_native_id)}/root")
         plain = self.inside(lambda: socket.create_server(("169.254.169.254", 80)))
         tls = self.inside(lambda: socket.create_server(("127.0.0.1", 443)))
-        self._servers = [metadata.server(plain), front.server(tls, certificate)]
-        for server in self._servers:
-            threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+        self._servers = contextlib.ExitStack()
+        self._servers.enter_context(serving(metadata.answer, plain))
+        self._servers.enter_context(serving(front.answer, with_tls(tls, certificate)))
 
     def inside(self, do: Callable[[], T]) -> T:
         """Run `do` in the thread that lives inside."""
@@ -92,9 +94,7 @@ class Lab:
         _sh("ip", "address", "add", "169.254.169.254/32", "dev", "lo")
 
     def close(self) -> None:
-        for server in self._servers:
-            server.shutdown()
-            server.server_close()
+        self._servers.close()
         self._inside.shutdown()
 
 
@@ -280,12 +280,8 @@ def running_lab(folder: Path, metadata: Metadata, backend: str) -> Iterator[Lab]
 
 
 def until(condition: Callable[[], Any], host: Host) -> Any:
-    """Return the first answer that is true."""
-    deadline = time.monotonic() + HANG_S
-    while not (result := condition()):
-        assert time.monotonic() < deadline, host.log() + host.run("journalctl", "--lines=60", check=False)
-        time.sleep(0.1)
-    return result
+    """Return the first answer that is true; fail with the host's log."""
+    return limits.until(condition, lambda: host.log() + host.run("journalctl", "--lines=60", check=False))
 
 
 def ready(host: Host) -> dict[str, Any]:

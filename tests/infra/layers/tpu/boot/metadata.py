@@ -6,12 +6,12 @@ that what is beyond the documented rate is kept here: a test looks at the times.
 
 from __future__ import annotations
 
-import http.server
 import json
-import socket
 import time
 from dataclasses import dataclass, field
 from typing import Any
+
+from tests.served import Received, Reply
 
 TOKEN = {"access_token": "lab-token", "expires_in": 3599, "token_type": "Bearer"}
 
@@ -35,60 +35,28 @@ class Metadata:
         else:
             self.values[f"instance/attributes/{key}"] = value
 
-    def server(self, listener: socket.socket | None = None) -> http.server.ThreadingHTTPServer:
-        """Serve on an already listening socket, or on a free port of loopback."""
-        values, written = self.values, self.written
+    def answer(self, request: Received) -> Reply:
+        """Answer a request; see `tests.served`."""
+        status, body = (self._put if request.method == "PUT" else self._get)(request)
+        kind = "application/json" if body.startswith("{") else "application/text"
+        return Reply(status, body.encode(), [("Metadata-Flavor", "Google"), ("Content-Type", kind)])
 
-        class Handler(_Handler):
-            state = values
-            guest = written
-
-        if listener is None:
-            server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        else:
-            server = http.server.ThreadingHTTPServer(("", 0), Handler, bind_and_activate=False)
-            server.socket.close()
-            server.socket = listener
-        server.daemon_threads = True
-        return server
-
-
-class _Handler(http.server.BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    state: dict[str, str]
-    guest: list[tuple[float, str, str]]
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-    def do_GET(self) -> None:
-        key = self.path.split("?")[0].removeprefix("/computeMetadata/v1/")
+    def _get(self, request: Received) -> tuple[int, str]:
+        key = request.path.removeprefix("/computeMetadata/v1/")
         if key == "instance/service-accounts/default/token":
-            status, body = 200, json.dumps(TOKEN)
-        elif self.headers.get("Metadata-Flavor") != "Google" and key != "/":
-            status, body = 403, "missing the header Metadata-Flavor: Google"
-        else:
-            status, body = (200, self.state[key]) if key in self.state else (404, "not found")
-        self._answer(status, body)
+            return 200, json.dumps(TOKEN)
+        if request.headers.get("Metadata-Flavor") != "Google" and key != "/":
+            return 403, "missing the header Metadata-Flavor: Google"
+        return (200, self.values[key]) if key in self.values else (404, "not found")
 
-    def do_PUT(self) -> None:
-        value = self.rfile.read(int(self.headers.get("Content-Length", 0))).decode()
-        prefix, _, key = self.path.partition("/guest-attributes/")
-        if self.headers.get("Metadata-Flavor") != "Google" or prefix != "/computeMetadata/v1/instance":
-            self._answer(403, "no")
-        elif self.state.get("instance/attributes/enable-guest-attributes") != "TRUE":
-            self._answer(403, "Guest attributes endpoint access is disabled.")
-        else:
-            self.guest.append((time.monotonic(), key, value))
-            self._answer(200, "")
-
-    def _answer(self, status: int, body: str) -> None:
-        self.send_response(status)
-        self.send_header("Metadata-Flavor", "Google")
-        self.send_header("Content-Type", "application/json" if body.startswith("{") else "application/text")
-        self.send_header("Content-Length", str(len(body.encode())))
-        self.end_headers()
-        self.wfile.write(body.encode())
+    def _put(self, request: Received) -> tuple[int, str]:
+        prefix, _, key = request.path.partition("/guest-attributes/")
+        if request.headers.get("Metadata-Flavor") != "Google" or prefix != "/computeMetadata/v1/instance":
+            return 403, "no"
+        if self.values.get("instance/attributes/enable-guest-attributes") != "TRUE":
+            return 403, "Guest attributes endpoint access is disabled."
+        self.written.append((time.monotonic(), key, request.body.decode()))
+        return 200, ""
 
 
 def worker(bucket: str, bundle: str, worker: int = 0, workers: int = 1, **attributes: str) -> Metadata:

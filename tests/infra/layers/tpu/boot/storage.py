@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import datetime
 import http.client
-import http.server
 import json
 import socket
 import ssl
@@ -23,6 +22,7 @@ from google.cloud import storage
 
 from tests.limits import HANG_S
 from tests.rehearsal.cloud.storage import storage_front
+from tests.served import Received, Reply
 
 BUCKET = "lab-checkpoints"
 
@@ -65,84 +65,48 @@ class Front:
     on_status: Callable[[dict[str, Any]], None] | None = None
     logged: list[dict[str, Any]] = field(default_factory=list)  # each entry with what its request has for all
 
-    def server(self, listener: socket.socket, certificate: Path) -> http.server.ThreadingHTTPServer:
-        """Serve on an already listening socket, not yet serving."""
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(certificate)
-        front = self
-
-        class Handler(_FrontHandler):
-            state = front
-
-        server = http.server.ThreadingHTTPServer(("127.0.0.1", 443), Handler, bind_and_activate=False)
-        server.socket.close()
-        # The handshake happens in the handler's thread, at the first read.
-        server.socket = context.wrap_socket(listener, server_side=True, do_handshake_on_connect=False)
-        server.daemon_threads = True
-        return server
-
-
-class _FrontHandler(http.server.BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    state: Front
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-    def _body(self) -> bytes:
-        if self.headers.get("Transfer-Encoding") == "chunked":
-            chunks = []
-            while size := int(self.rfile.readline().split(b";")[0], 16):
-                chunks.append(self.rfile.read(size))
-                self.rfile.readline()
-            self.rfile.readline()
-            return b"".join(chunks)
-        return self.rfile.read(int(self.headers.get("Content-Length", 0)))
-
-    def _answer(self, status: int, headers: list[tuple[str, str]], body: bytes) -> None:
-        self.send_response(status)
-        for name, value in headers:
-            if name.lower() not in {"content-length", "transfer-encoding", "connection", "date", "server"}:
-                self.send_header(name, value)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def _handle(self) -> None:
-        body = self._body()
-        self.state.requests.append((self.command, self.path))
-        if self.headers.get("Authorization") != "Bearer lab-token":
-            return self._answer(401, [], b"no token of this host's service account")
-        for fault in self.state.faults:
-            if fault.observed < fault.times and fault.matches(self.command, self.path):
+    def answer(self, request: Received) -> Reply:
+        """Answer a request; see `tests.served`."""
+        target = request.target
+        self.requests.append((request.method, target))
+        if request.headers.get("Authorization") != "Bearer lab-token":
+            return Reply(401, b"no token of this host's service account")
+        for fault in self.faults:
+            if fault.observed < fault.times and fault.matches(request.method, target):
                 fault.observed += 1
-                return self._answer(fault.status, [], b"a fault of the lab")
-        if self.path == "/v2/entries:write":
-            return self._log(json.loads(body))
-        if self.path.startswith("/upload/") and "%2Fworker-" in self.path and self.state.on_status:
-            self.state.on_status(json.loads(body.split(b"\r\n\r\n")[2].partition(b"\r\n--")[0]))
-        if "/storageLayout" in self.path:
-            return self._answer(200, [], b'{"kind": "storage#storageLayout"}')
-        return self._answer(*self._forward(self.command, self.path, body))
+                return Reply(fault.status, b"a fault of the lab")
+        if target == "/v2/entries:write":
+            return self._log(json.loads(request.body))
+        if target.startswith("/upload/") and "%2Fworker-" in target and self.on_status:
+            self.on_status(json.loads(request.body.split(b"\r\n\r\n")[2].partition(b"\r\n--")[0]))
+        if "/storageLayout" in target:
+            return Reply(200, {"kind": "storage#storageLayout"})
+        return self._forward(request)
 
-    def _log(self, request: dict[str, Any]) -> None:
+    def _log(self, request: dict[str, Any]) -> Reply:
         for entry in request["entries"]:
             labels = {**request["labels"], **entry.get("labels", {})}
-            self.state.logged.append({"logName": request["logName"], **entry, "labels": labels})
-        return self._answer(200, [], b"{}")
+            self.logged.append({"logName": request["logName"], **entry, "labels": labels})
+        return Reply(200, {})
 
-    def _forward(self, method: str, path: str, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
-        backend = urllib.parse.urlsplit(self.state.backend)
+    def _forward(self, request: Received) -> Reply:
+        backend = urllib.parse.urlsplit(self.backend)
         connection = http.client.HTTPConnection(backend.hostname or "", backend.port, timeout=HANG_S)
-        dropped = {"connection", "transfer-encoding", "content-length", "accept-encoding"}
-        headers = {name: value for name, value in self.headers.items() if name.lower() not in dropped}
-        connection.request(method, path, body, headers)
+        dropped = {"connection", "transfer-encoding", "content-length", "accept-encoding", "date", "server"}
+        headers = {name: value for name, value in request.headers.items() if name.lower() not in dropped}
+        connection.request(request.method, request.target, request.body, headers)
         reply = connection.getresponse()
-        answer = reply.status, reply.getheaders(), b"" if method == "HEAD" else reply.read()
+        kept = [(name, value) for name, value in reply.getheaders() if name.lower() not in dropped]
+        answer = Reply(reply.status, reply.read(), kept)
         connection.close()
         return answer
 
-    do_GET = do_POST = do_PUT = do_DELETE = do_PATCH = do_HEAD = _handle
+
+def with_tls(listener: socket.socket, certificate: Path) -> ssl.SSLSocket:
+    """Return a listening socket with TLS; the handshake is in the handler's thread, at the first read."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    return context.wrap_socket(listener, server_side=True, do_handshake_on_connect=False)
 
 
 def make_certificate(folder: Path) -> tuple[Path, Path]:

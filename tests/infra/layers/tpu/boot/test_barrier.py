@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import http.server
 import logging
 import os
 import random
@@ -17,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.limits import HANG_S
+from tests.served import Received, Reply, serving
 from workload.host import barrier, places
 from workload.host import metadata as metadata_module
 from workload.host.bucket import Bucket
@@ -29,18 +29,6 @@ from .storage import BUCKET, client_of
 ROOT = Path(__file__).resolve().parents[5]
 
 
-@contextlib.contextmanager
-def served(metadata: Metadata) -> Iterator[str]:
-    """Yield the metadata server's `host:port`."""
-    server = metadata.server()
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
-    try:
-        yield f"127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        server.server_close()
-
-
 @pytest.fixture
 def metadata(
     gcs: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -48,7 +36,7 @@ def metadata(
     """Metadata and storage of this process: worker 0 of 4."""
     caplog.set_level(logging.INFO, "workload.host")
     own = worker(BUCKET, "0" * 64, 0, 4)
-    with served(own) as address:
+    with serving(own.answer) as address:
         monkeypatch.setenv("GCE_METADATA_HOST", address)
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs)
         yield own
@@ -264,7 +252,7 @@ def test_processes_meet_over_the_command_line(gcs: str) -> None:
     with contextlib.ExitStack() as stack:
         running = []
         for number in range(3):
-            address = stack.enter_context(served(worker(BUCKET, "0" * 64, number, 3)))
+            address = stack.enter_context(serving(worker(BUCKET, "0" * 64, number, 3).answer))
             environment = os.environ | {"GCE_METADATA_HOST": address, "STORAGE_EMULATOR_HOST": gcs}
             command = [sys.executable, "-m", "workload.host", "barrier", "--phase", "job"]
             running.append(subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE))
@@ -321,20 +309,12 @@ def answering(*statuses: int) -> Iterator[tuple[str, list[str]]]:
     """Yield a storage server that answers with each status in turn: its URL and the requested paths."""
     requests: list[str] = []
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def log_message(self, *_: object) -> None:
-            pass
+    def answer(request: Received) -> Reply:
+        requests.append(request.target)
+        return Reply(statuses[len(requests) - 1], {"round": "r"})
 
-        def do_GET(self) -> None:
-            requests.append(self.path)
-            self.send_response(statuses[len(requests) - 1])
-            self.end_headers()
-            self.wfile.write(b'{"round": "r"}')
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_address[1]}", requests
-        server.shutdown()
+    with serving(answer) as address:
+        yield f"http://{address}", requests
 
 
 @pytest.mark.usefixtures("metadata")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.server
 import json
 import logging
 import signal
@@ -17,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from tests.limits import HANG_S
+from tests.limits import HANG_S, until
+from tests.served import Received, Reply, serving
 from workload.host import logs
 from workload.host.errors import LogsError, MetadataError
 
@@ -46,28 +46,14 @@ class Api:
         self.answers: list[int] = []
         self.requests: list[dict[str, Any]] = []
         self.tokens: list[str] = []
-        api = self
+        self.url = ""
 
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def log_message(self, *_: object) -> None:
-                pass
-
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                status = api.answers.pop(0) if api.answers else 200
-                api.tokens.append(self.headers["Authorization"])
-                if status == 200:
-                    api.requests.append(body)
-                self.send_response(status)
-                self.send_header("Content-Length", "2")
-                self.end_headers()
-                self.wfile.write(b"{}")
-
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
-        threading.Thread(
-            target=self.server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True
-        ).start()
+    def answer(self, request: Received) -> Reply:
+        status = self.answers.pop(0) if self.answers else 200
+        self.tokens.append(request.headers["Authorization"])
+        if status == 200:
+            self.requests.append(json.loads(request.body))
+        return Reply(status, {})
 
     @property
     def texts(self) -> list[str]:
@@ -77,9 +63,9 @@ class Api:
 @pytest.fixture
 def api() -> Iterator[Api]:
     made = Api()
-    yield made
-    made.server.shutdown()
-    made.server.server_close()
+    with serving(made.answer) as address:
+        made.url = f"http://{address}"
+        yield made
 
 
 @pytest.fixture
@@ -120,13 +106,6 @@ time.sleep(60)
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
     return lines
-
-
-def until(condition: Any) -> None:
-    deadline = time.monotonic() + HANG_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def test_an_entry_has_text_time_severity_unit_and_the_same_id_each_time() -> None:
@@ -288,19 +267,13 @@ def test_the_command_ends_when_it_is_told_to(journalctl: Path, tmp_path: Path) -
     """As systemd tells it, with a journal that has nothing to send."""
     journalctl.write_bytes(b"")
     metadata = worker("b", "0" * 64)
-    server = metadata.server()
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
     command = [sys.executable, "-m", "workload.host", "logs", "--cursor", str(tmp_path / "cursor")]
-    environment = {
-        "GCE_METADATA_HOST": f"127.0.0.1:{server.server_address[1]}",
-        "PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin",
-    }
-    with subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE) as running:
-        until(lambda: (tmp_path / "asked").exists())
-        running.send_signal(signal.SIGTERM)
-        _, errors = running.communicate(timeout=HANG_S)
-    server.shutdown()
-    server.server_close()
+    with serving(metadata.answer) as address:
+        environment = {"GCE_METADATA_HOST": address, "PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin"}
+        with subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE) as running:
+            until(lambda: (tmp_path / "asked").exists())
+            running.send_signal(signal.SIGTERM)
+            _, errors = running.communicate(timeout=HANG_S)
     assert (running.returncode, errors) == (0, b"")
 
 

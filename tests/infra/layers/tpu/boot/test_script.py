@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import email
 import hashlib
-import http.server
 import json
 import subprocess
-import threading
 from pathlib import Path
 
 import pytest
@@ -16,6 +14,7 @@ from hypothesis import strategies as st
 
 import infra.layers.tpu.startup as startup
 from tests.infra.layers.tpu.boot.sourced import PARTS, SLEEP, bash, printed
+from tests.served import Reply, serving
 
 
 def test_shellcheck_finds_nothing(tmp_path: Path) -> None:
@@ -55,27 +54,13 @@ def test_json_string_is_json_for_any_bytes(content: bytes) -> None:
 def test_a_metadata_value_never_contains_the_body_of_an_error() -> None:
     """The server is busy, has a value, has none, and then gives no definite answer."""
     answers = iter([(503, b"busy\n"), (200, b"4\n4"), (404, b"not found"), *[(500, b"broken")] * 4])
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def log_message(self, *_: object) -> None:
-            pass
-
-        def do_GET(self) -> None:
-            status, body = next(answers)
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+    with serving(lambda _: Reply(*next(answers))) as address:
         output = printed(f"""
-          METADATA=http://127.0.0.1:{server.server_address[1]}
+          METADATA=http://{address}
           value=$(metadata present); echo "$value"
           metadata absent || echo "absent: $?"
           metadata broken || echo "broken: $?"
         """)
-        server.shutdown()
     assert output.splitlines() == ["4", "4", "absent: 1", "broken: 2"]
 
 
