@@ -33,10 +33,10 @@ from workload.extract import packing, points
 from workload.extract.forward import Forward
 from workload.extract.packing import Shape
 from workload.extract.run import Extraction, ExtractionSummary
-from workload.extract.weights import Folder
 from workload.model import decoder
 from workload.model.points import LAYER_POINTS
 from workload.runs.store import FolderStore, open_store
+from workload.train.base import Folder
 
 GOALS = {"E1": 1.03, "E2": 1.10, "E3": 1.02, "E4": 1.05, "E7": 1.1, "E8": 10.0}
 CAPTURED = Shape(1, 1024)  # of the batch that E1 computes and E8 stores

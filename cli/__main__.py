@@ -58,7 +58,7 @@ COMMANDS = {
     "status": Part("cli.fleet:status", "show every slice: state, boot stage, step, next action; --watch"),
     "logs": Part("cli.logs:logs", "print output of boot and job from Cloud Logging; --follow"),
     "tensorboard": Part("cli.tensorboard:tensorboard", "show the curves of a run, or of all, in TensorBoard"),
-    "ssh": Part("cli.fleet:ssh", "log in to a worker, or run a command there"),
+    "ssh": Part("cli.fleet:ssh", "log in to a worker, run a command there, or forward ports"),
     "restart": Part("cli.fleet:restart", "restart the job on all workers; the hosts keep running"),
     "recover": Part("cli.fleet:recover", "recreate slices that Google preempted or deleted"),
     "policy": Part(

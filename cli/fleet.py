@@ -1,5 +1,6 @@
 """`tpu fleet`, and the commands of it that `tpu` has at its top: options into a `fleet.request.Request`."""
 
+import re
 import sys
 from collections.abc import Callable
 from functools import wraps
@@ -17,6 +18,7 @@ from fleet import monitor as monitoring
 from fleet.adhoc import described
 from fleet.remote_exec import Remote
 from fleet.request import FleetCommand
+from fleet.ssh import Forward
 from infra.doctor.machine import report as report_machine
 
 _SELECTION = combined(
@@ -52,6 +54,19 @@ _REMOTE = combined(
                  show_default=True, metavar="DIR",
                  help="Folder for the workers' logs."),
 )  # fmt: skip
+
+
+class _Forward(click.ParamType[Forward, Any]):
+    """A port of this machine, and the worker's if that is another one."""
+
+    name = "port"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Forward:
+        """Return the ports."""
+        ports = [int(text) if re.fullmatch("[1-9][0-9]{0,4}", text) else 0 for text in str(value).split(":")]
+        if len(ports) > 2 or not all(0 < port < 2**16 for port in ports):
+            self.fail(f"{value}: a port of 1 to 65535, or PORT:REMOTE, as in 8888 or 8889:8888", param, ctx)
+        return Forward(ports[0], ports[-1])
 
 
 _EPILOG = """\b
@@ -205,10 +220,15 @@ def restart(request: FleetCommand, **remote: Any) -> int:
 @_command("ssh",
           click.argument("node", metavar="[NODE]", required=False, help="a node, or a slice with one node"),
           click.option("--worker", type=int, default=0, show_default=True, metavar="N", help="Host number."),
+          click.option("--forward", "forwards", type=_Forward(), multiple=True, metavar="PORT[:REMOTE]",
+                       help="Forward a port of localhost to the worker, and open no shell; repeatable."),
           words="COMMAND", examples="dev tpu-us-east5-a-0 --worker 1")  # fmt: skip
-def ssh(request: FleetCommand, node: str | None, worker: int, words: tuple[str, ...]) -> int:
-    """Log in to one worker, or run a command there."""
-    return hosts.login(request, node, worker, words)
+def ssh(
+    request: FleetCommand, node: str | None, worker: int, forwards: tuple[Forward, ...],
+    words: tuple[str, ...],
+) -> int:  # fmt: skip
+    """Log in to one worker, run a command there, or forward ports to it."""
+    return hosts.login(request, node, worker, words, forwards)
 
 
 @_command("doctor", options.as_json, examples="dev")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from cli import offline, options
+from cli import offline, options, variables
 from cli.command import Group, end_on_signals
 from infra.catalog import CATALOG
 from infra.core.layer import up_command
@@ -21,6 +21,7 @@ from infra.google.client import Client, RequestError
 from infra.google.failures import Kind
 from infra.google.kubernetes import cluster_named
 from infra.layers.gke import pools
+from infra.layers.gke.pods import member_of as pods
 from infra.layers.gke.settings import GkeSettings
 from infra.layers.queue.jobs.client import COMPLETED, ENDED, FAILED, QUEUED, Jobs, Status
 from infra.layers.queue.jobs.submission import JobRequest, Submission, run_of, submission, team_of
@@ -82,6 +83,7 @@ def _explained(settings: Settings, team: str | None) -> Iterator[None]:
 @click.option("--zone", default="", help="Zone of the pools.")
 @click.option("--priority", default="medium", show_default=True, help=f"One of {', '.join(PRIORITIES)}.")
 @click.option("--image", "container", default="", help="Image of the containers, by digest.")
+@variables.options
 @options.hours
 @click.option("--detach", is_flag=True, help="Return once the job is queued.")
 @click.option(
@@ -89,13 +91,15 @@ def _explained(settings: Settings, team: str | None) -> Iterator[None]:
 )
 def submit(
     environment: str, team: str, name: str, size: str, slices: int, pool: str, zone: str, priority: str,
-    container: str, hours: float | None, detach: bool, out: str | None, words: tuple[str, ...],
+    container: str, env: tuple[str, ...], secrets: tuple[str, ...], hours: float | None, detach: bool,
+    out: str | None, words: tuple[str, ...],
 ) -> int:  # fmt: skip
     """Put a program into the queue, and follow it to its end."""
     settings = _settings(environment)
     if not words:
         raise CommandError("no program\n    fix: write it behind --, as in: -- train tiny.toml")
-    request = JobRequest(team, words, name, size, slices, pool, zone, priority, container)
+    given = variables.read(env, secrets)
+    request = JobRequest(team, words, name, size, slices, pool, zone, priority, container, given)
     with _explained(settings, team):
         chosen = submission(settings, request)  # checks the words first
         offline.refuse_config(words)
@@ -103,6 +107,7 @@ def submit(
         run_price.within_limit(predicted, settings[FleetSettings].dollars_per_run, "fleet:dollarsPerRun")
         if out is not None:
             return offline.manifest(settings, chosen.job, out)
+        variables.require_readable(settings, chosen.variables, pods(settings, chosen.job.team.namespace))
         _introduce(chosen, predicted)
         jobs = _jobs(settings, chosen.job.team)
         jobs.submit(chosen.job)

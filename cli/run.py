@@ -18,7 +18,7 @@ from typing import Any, TextIO
 
 import click
 
-from cli import logs, options
+from cli import logs, options, variables
 from cli.command import Command, end_on_signals, nearest
 from cli.options import Names
 from cli.publish import progress
@@ -30,7 +30,7 @@ from fleet.observation import Observation
 from fleet.remote_exec import Remote
 from fleet.request import FleetCommand
 from fleet.show import Spent, unanswered
-from fleet.supervise import EndedError, Supervisor
+from fleet.supervise import UNPUBLISHED, EndedError, Supervisor
 from infra.catalog import CATALOG
 from infra.engine import prices
 from infra.engine.pulumi import confirm
@@ -72,6 +72,7 @@ _ANY_BUNDLE = "0" * 64  # the settings are checked before a bundle exists
 @click.option("--entry", metavar="SCRIPT", help="The script of the folder that starts.")
 @click.option("--requirements", type=click.Path(path_type=Path), metavar="FILE",
               help="Packages; default: requirements.txt of the folder, or inline metadata.")  # fmt: skip
+@variables.options
 @click.option("--stop-when-done", is_flag=True, help="Delete the slice when the program has ended.")
 @click.option("--replace", is_flag=True, help="Take a slice of this name over from another program.")
 @click.option("--detach", is_flag=True, help="Return when the slice is created.")
@@ -80,22 +81,25 @@ _ANY_BUNDLE = "0" * 64  # the settings are checked before a bundle exists
 @options.as_json
 def run(
     positional: tuple[str, ...], kind: str, zones: tuple[str, ...], name: str | None, on_demand: bool,
-    hours: float | None, entry: str | None, requirements: Path | None, stop_when_done: bool, replace: bool,
-    detach: bool, lock: str, yes: bool, as_json: bool, words: tuple[str, ...],
+    hours: float | None, entry: str | None, requirements: Path | None, env: tuple[str, ...],
+    secrets: tuple[str, ...], stop_when_done: bool, replace: bool, detach: bool, lock: str, yes: bool,
+    as_json: bool, words: tuple[str, ...],
 ) -> int:  # fmt: skip
     """Run your own program on a slice: publish it, create the slice, recover it until the end."""
     end_on_signals()
     out = sys.stderr if as_json else sys.stdout
     environment, path = _environment(positional, out)
-    settings = from_file(environment)
+    settings, given = from_file(environment), variables.read(env, secrets)
     with _explained(lambda: "nothing was created"), tempfile.TemporaryDirectory(prefix="tpu-run.") as work:
         program = read_program(path, entry, requirements, list(words), Path(work))
         name = name or re.sub(r"[^a-z0-9]+", "-", path.resolve().stem.lower()).strip("-")
         item = _item(settings, name, kind, zones, spot=not on_demand)
         item |= {"run": program.run} | ({STOP_WHEN_DONE: True} if stop_when_done else {})
+        item |= ({"env": dict(given.env)} if env else {}) | ({"secrets": [*given.secrets]} if secrets else {})
         # Problems of the request are reported before the question.
         supervisor = Supervisor(environment, {**item, "bundle": _ANY_BUNDLE}, print)
-        supervisor.require_free(replace, ["run"])
+        supervisor.require_free(replace, UNPUBLISHED)
+        variables.require_readable(settings, given)
         prices.within_budget(supervisor.fleet.settings)
         predicted = _predicted(supervisor, hours)
         run_price.within_limit(predicted, settings[FleetSettings].dollars_per_run, "fleet:dollarsPerRun")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from cli import options
+from cli import options, variables
 from cli.command import Group
 from infra.engine.pulumi import confirm
 from infra.engine.settings import from_file
@@ -59,11 +59,16 @@ def _settings(environment: str) -> Settings:
 @slurm.command(words="OPTION", examples=["dev job.sbatch -- -p tpu -N 1"])
 @options.environment
 @click.argument("script", metavar="FILE", type=click.Path(path_type=Path), help="job script on this machine")
+@variables.options
 @_NODE
-def submit(environment: str, script: Path, number: int, words: tuple[str, ...]) -> int:
+def submit(
+    environment: str, script: Path, env: tuple[str, ...], secrets: tuple[str, ...], number: int,
+    words: tuple[str, ...],
+) -> int:  # fmt: skip
     """Submit a job script; show its price and its place in the queue."""
-    settings = _settings(environment)
-    job = Queue(Login(settings, number)).submit(script, words)
+    settings, given = _settings(environment), variables.read(env, secrets)
+    variables.require_readable(settings, given)
+    job = Queue(Login(settings, number)).submit(script, words, given)
     print(f"job {job.id}: {_shown(settings, job) if job.state else 'has ended already'}")
     print(f"  output:  tpu slurm logs {environment} {job.id} --follow")
     print(f"  end it:  tpu slurm cancel {environment} {job.id}")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -13,7 +14,7 @@ from fleet.errors import FleetError
 from fleet.model import View
 from fleet.remote_exec import Remote, RemoteExec, observed, one_line
 from fleet.request import FleetCommand
-from fleet.ssh import Ssh, Worker
+from fleet.ssh import Forward, Ssh, Worker
 from infra.engine.pulumi import confirm
 from infra.settings.schema import FleetSettings
 from infra.slices.nodes import Node
@@ -109,15 +110,24 @@ def _report(request: FleetCommand) -> Callable[[str], object]:
     return partial(print, file=request.output, flush=True)
 
 
-def login(request: FleetCommand, name: str | None, worker: int, words: Sequence[str]) -> int:
+def login(
+    request: FleetCommand, name: str | None, worker: int, words: Sequence[str],
+    forwards: Sequence[Forward] = (),
+) -> int:  # fmt: skip
     """Become an SSH client of one worker.
 
     Args:
         request: the members.
         name: a node, or a slice with one node; None: the only node.
         worker: number of the host.
-        words: command to run there; empty: a shell.
+        words: command to run there; empty: a shell, or nothing beside `forwards`.
+        forwards: ports of this machine that lead to the worker.
+
+    Raises:
+        FleetError: there is no such worker, or a port of this machine is in use.
     """
+    for port in forwards:
+        _require_unused(port)
     fleet = opened(request)
     _, members = observed(fleet)
     node = _chosen(members, name)
@@ -125,9 +135,26 @@ def login(request: FleetCommand, name: str | None, worker: int, words: Sequence[
         rule = f"{node.name} has workers 0 to {node.kind.hosts - 1}"
         raise FleetError(f"--worker {worker}: {rule}\n    fix: --worker 0")
     ssh = Ssh(fleet.settings[FleetSettings].ssh, fleet.settings.project, "")
-    line = ssh.interactive(Worker(node, worker), words)
+    line = ssh.interactive(Worker(node, worker), words, forwards)
+    for port in forwards:
+        print(f"http://localhost:{port.local} is port {port.remote} of {node.name}, worker {worker}")
+    if forwards and not words:
+        print("until Ctrl+C")
     sys.stdout.flush()
     os.execvp(line[0], line)
+
+
+def _require_unused(port: Forward) -> None:
+    """Raise FleetError if something listens on a port of this machine."""
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind(("127.0.0.1", port.local))
+        except OSError as error:
+            fix = f"another port: --forward {min(port.local + 1, 65_535)}:{port.remote}"
+            raise FleetError(
+                f"--forward {port.local}: can't be bound here: {error.strerror}\n    fix: {fix}"
+            ) from None
 
 
 def _chosen(members: Sequence[Node], name: str | None) -> Node:

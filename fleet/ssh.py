@@ -30,6 +30,8 @@ _SCRIPT = (
 _TIMED_OUT = (124, 137)  # of timeout(1): ended, or killed 10 s later
 _CONNECT_S = 90.0  # beside the command's own time
 _TAIL_BYTES = 65_536
+_FORWARDING = ("ssh", "gcloud")
+"""Programs that take ssh's option -L, gcloud as a flag of ssh."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,14 @@ class Worker:
     def name(self) -> str:
         """Such as tpu-us-east5-b-0-w0."""
         return f"{self.node.name}-w{self.number}"
+
+
+@dataclass(frozen=True)
+class Forward:
+    """A port of this machine that leads to a port of a worker."""
+
+    local: int
+    remote: int
 
 
 class Ending(StrEnum):
@@ -109,9 +119,33 @@ class Ssh:
         join = shlex.join(["bash", "-c", _SCRIPT, self._mark, command, str(timeout_s)])
         return self._filled(self._words, worker, join)
 
-    def interactive(self, worker: Worker, command: Sequence[str] = ()) -> list[str]:
-        """Return a login with this terminal, or with `command` that command and its own output."""
+    def interactive(
+        self, worker: Worker, command: Sequence[str] = (), forwards: Sequence[Forward] = ()
+    ) -> list[str]:
+        """Return a login with this terminal, or with `command` that command and its own output.
+
+        Args:
+            worker: to log in to.
+            command: to run there.
+            forwards: ports of this machine that lead to it; without a command nothing is run there.
+
+        Raises:
+            FleetError: the program of the template forwards no ports.
+        """
         words = [word for word in self._words if command or "{command}" not in word]
+        flags = [f"-L{port.local}:localhost:{port.remote}" for port in forwards]
+        if flags:
+            flags += ["-oExitOnForwardFailure=yes", *([] if command else ["-N"])]
+        program = Path(words[0]).name
+        if flags and program not in _FORWARDING:
+            fix = f"fleet:ssh with {' or '.join(_FORWARDING)} as its program"
+            raise FleetError(
+                f"--forward: {program}, the program of fleet:ssh, isn't known to forward\n    fix: {fix}"
+            )
+        if program == "gcloud":
+            words += [f"--ssh-flag={flag}" for flag in flags]
+        else:
+            words[1:1] = flags
         return self._filled(words, worker, shlex.join(command))
 
     def _filled(self, words: Sequence[str], worker: Worker, command: str) -> list[str]:

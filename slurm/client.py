@@ -15,6 +15,7 @@ from fleet.ssh import os_login_name
 from infra.layers.slurm import names
 from infra.layers.slurm.settings import SlurmSettings
 from infra.settings.schema import Settings
+from infra.settings.variables import NO_VARIABLES, Variables
 from slurm import jobs
 from slurm.errors import SlurmError
 from slurm.jobs import JOB, Job
@@ -22,6 +23,7 @@ from slurm.jobs import JOB, Job
 _TIMEOUT_S = 120.0
 _MOST_BYTES = 4 << 20
 """Of a job script: SchedulerParameters, max_script_size. https://slurm.schedmd.com/slurm.conf.html"""
+_VENV = "/opt/tpu/venv/bin"  # of hosts
 # The host prints a mark when the command begins, so that a failure of the connection isn't taken for its own.
 _SCRIPT = 'echo "$0"; exec "$@"'
 
@@ -132,16 +134,39 @@ def script(path: Path) -> str:
         ) from None
 
 
+def _started(text: str, variables: Variables) -> str:
+    """Return a script whose interpreter has the secrets in its environment; its lines keep their numbers."""
+    interpreter, _, rest = text.removeprefix("#!").partition("\n")
+    return f"#!/usr/bin/env -S {_VENV}/{' '.join(variables.started([interpreter.strip()]))}\n{rest}"
+
+
 class Queue:
     """The cluster's jobs, by Slurm's commands on a login node."""
 
     def __init__(self, login: Login):
         self._login = login
 
-    def submit(self, path: Path, options: Sequence[str]) -> Job:
-        """Submit a script with options of sbatch's; return the job. Raises SlurmError."""
-        text = script(path)
-        printed = self._login.run(["sbatch", "--parsable", f"--job-name={path.stem}", *options], text)
+    def submit(self, path: Path, options: Sequence[str], variables: Variables = NO_VARIABLES) -> Job:
+        """Submit a script with options of sbatch's; return the job.
+
+        Args:
+            path: of the script.
+            options: of sbatch.
+            variables: of the job's environment. The host that runs the script reads the secrets, since what
+                sbatch gets is stored on the controller.
+
+        Raises:
+            SlurmError: the script or an option is refused, or the node isn't reached.
+        """
+        text, line = script(path), ["sbatch", "--parsable", f"--job-name={path.stem}"]
+        if given := variables.environment:
+            if any(option.partition("=")[0] == "--export" for option in options):
+                rule = "sbatch's own --export may leave out the variables of --env and --secret"
+                raise SlurmError(f"--export: {rule}\n    fix: give all of them by --env, or by --export")
+            line = ["env", *(f"{name}={value}" for name, value in given.items()), *line, "--export=ALL"]
+        if variables.references:
+            text = _started(text, variables)
+        printed = self._login.run([*line, *options], text)
         id_ = (printed.strip().splitlines() or [""])[-1].partition(";")[0]
         if not JOB.fullmatch(id_):
             raise SlurmError(f"sbatch printed no job: {printed.strip()[:200]!a}")

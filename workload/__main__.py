@@ -181,7 +181,8 @@ def _parser() -> Parser:
     export = add(checkpoints, "export", "Write a checkpoint as Hugging Face weights.", example)
     export.add_argument("run", metavar="RUN_URL", help="gs://BUCKET/runs/RUN, or a folder")
     export.add_argument("--out", type=local, required=True, metavar="DIR", help="a new or empty folder")
-    export.add_argument("--step", type=int, metavar="N", help="its step (default: the newest)")
+    steps = "its step, or best (default: the newest)"
+    export.add_argument("--step", type=_step_of, metavar="N", help=steps)
     export.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
     merged = "a run of adapters: the whole model, with the adapters added to its weights"
     export.add_argument("--merged", action="store_true", help=merged)
@@ -198,12 +199,20 @@ def _parser() -> Parser:
     return parser
 
 
+def _step_of(text: str) -> int | str:
+    """Parse a step, or `best`. Raises argparse.ArgumentTypeError."""
+    if text != "best" and not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text}: must be a step, or best\n    fix: --step 400")
+    return text if text == "best" else int(text)
+
+
 def _train(options: argparse.Namespace) -> int:
     from workload.host import chips
     from workload.host.heartbeat import Heartbeat
     from workload.train import config as configs
 
     with Heartbeat.of_host(os.environ, chips.readings) as heartbeat:
+        leave_tpu_out()  # before a check of the optimizer's name imports JAX
         config = configs.load(options.config, options.overrides)
         run = options.name or Path(options.config).stem
         url, problems = location.of_run("runs", run, options.dir)
@@ -211,7 +220,6 @@ def _train(options: argparse.Namespace) -> int:
             raise ConfigError("workload train", problems)
         heartbeat.report(run=url)
 
-        leave_tpu_out()
         from workload.train.launch import launch
 
         return launch(config, run, url, os.environ, heartbeat, options.extend)
@@ -239,15 +247,21 @@ def _prepare(options: argparse.Namespace) -> int:
 
 def _list(options: argparse.Namespace) -> int:
     from workload.runs.store import open_run
-    from workload.train.checkpoints import list_steps
+    from workload.train import best
+    from workload.train.checkpoints import FOLDER, list_steps
 
-    steps = list_steps(open_run(options.run))
+    store = open_run(options.run)
+    steps = list_steps(store)
+    losses = best.read(store, FOLDER, steps.complete)
+    chosen = best.choose(losses)
     if options.json:
-        print(json.dumps({"complete": sorted(steps.complete), "incomplete": sorted(steps.incomplete)}))
+        listed = {"complete": sorted(steps.complete), "incomplete": sorted(steps.incomplete)}
+        print(json.dumps({**listed, "best": chosen}))
         return 0
     for step in sorted(steps.complete + steps.incomplete):
         verdict = "complete" if step in steps.complete else "incomplete: no marker, not used"
-        print(f"{step:>8}  {verdict}")
+        loss = f", the best: {losses[step].loss:.6g} on held-out tokens" if step == chosen else ""
+        print(f"{step:>8}  {verdict}{loss}")
     if not steps.complete:
         print(f"{options.run}: no complete checkpoint")
     return 0
@@ -312,6 +326,7 @@ def _goodput(options: argparse.Namespace) -> int:
 _COMMANDS = {
     "extract": ("workload.extract.command", "Store a model's activations on a stream"),
     "launch": ("workload.place", "Start a program with its place in a job"),
+    "secrets": ("workload.host.secret_variables", "Start a program with secrets in its environment"),
     "upload-curves": ("workload.runs.curves", "Copy a run's curves to Vertex AI TensorBoard or W&B"),
     "activations": ("workload.activations.command", "Inspect stored activations"),
     "preprocess": ("workload.preprocess.command", "Convert raw text to token files by Spark"),

@@ -13,10 +13,11 @@ from pathlib import Path
 
 from settings_schema import foreign
 from workload.errors import StoreError, WeightsError
-from workload.extract.weights import Checkpoint, Folder, Weights, find
+from workload.extract.weights import Weights, find
 from workload.model.transformers_config import CONFIG
 from workload.runs.errors import MissingObjectError
 from workload.runs.store import open_store
+from workload.train.base import Checkpoint, Folder
 from workload.train.past import complete_step
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")

@@ -104,6 +104,17 @@ class Account(pulumi.ComponentResource):
             opts=self.with_(*after),
         )
 
+    def secret_role(self, secret: str, role: str) -> None:
+        """Grant a role on a secret."""
+        gcp.secretmanager.SecretIamMember(
+            f"{self.id_}-{secret}-{short(role)}",
+            project=self.settings.project,
+            secret_id=secret,
+            role=role,
+            member=self.member,
+            opts=self.after,
+        )
+
     def repository_role(self, repository: gcp.artifactregistry.Repository, location: str, role: str) -> None:
         """Grant a role on a repository of images."""
         gcp.artifactregistry.RepositoryIamMember(

@@ -1,24 +1,19 @@
 """Rules for TPU hosts, machines of Compute Engine, and their disks."""
 
-import re
 from collections.abc import Iterator
 
 from infra.policy.rule import Resource, Rule, every, forbidden, given, literal
 from infra.settings.schema import Settings
+from infra.settings.variables import LOOKS_SECRET
 from infra.slices.runtime import is_runtime
 
 _VM, _MACHINE = ("gcp:tpu/v2Vm:V2Vm",), ("gcp:compute/instance:Instance",)
 _ANY = (*_VM, *_MACHINE)  # both have their metadata and their account in the same place
-# Google's and GitHub's tokens, private keys, and words that are followed by one.
-_SECRET = re.compile(
-    r"-----BEGIN [A-Z ]*PRIVATE KEY|\bya29\.[\w-]{20}|\bAIza[\w-]{35}|\bgh[pousr]_\w{36}|\bhf_\w{30}"
-    r"|(?i:\b(password|secret|api_key|token)\s*[=:]\s*['\"]?[\w/+-]{12})"
-)
 
 
 def _secrets(resource: Resource, _: Settings) -> Iterator[str]:
     for key, value in sorted((resource.inputs.get("metadata") or {}).items()):
-        if _SECRET.search(str(value)):
+        if LOOKS_SECRET.search(str(value)):
             yield f"metadata.{key}: what looks like a secret, which isn't printed"
 
 

@@ -208,8 +208,7 @@ COMMAND = Rule(
     f"a command of the workload ({', '.join(commands.COMMANDS)}), {', '.join(commands.PROGRAMS)} or a "
     "program's path (/… or ./…), with arguments; without control characters or open quotes; at most "
     f"{commands.MAX_CHARACTERS} characters",
-    "write e.g. train tiny.toml, python train.py or ./start.sh; with a variable: /usr/bin/env NAME=value "
-    "python train.py",
+    "write e.g. train tiny.toml, python train.py or ./start.sh; variables are env beside it",
 )
 FOLDERS = (
     "barrier", "boot", "bundles", "compilation-cache", "data", "extractions", "heartbeats", "runs",

@@ -1,7 +1,7 @@
 """Nodes of the slices in the settings: a fleet with `count: 8` has eight."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from infra.catalog import CATALOG, SliceType, region_of
 from infra.errors import Problem
@@ -29,6 +29,7 @@ class Node:
     labels: Mapping[str, str]
     bundle: str | None = None  # that its hosts install
     checkpoint_folder: str | None = None
+    variables: Mapping[str, str] = field(default_factory=dict)  # of its program
     member: int | None = None  # of a fleet, which `fleet` makes and not Pulumi; counted from 0 over all zones
     together: tuple[str, ...] = ()  # all nodes that run one job together, this one too; empty for one alone
     others: tuple[str, ...] = ()  # zones where it may be made besides home, in order
@@ -92,6 +93,7 @@ def nodes(settings: Settings) -> tuple[Node, ...]:
                 labels=slice_.labels,
                 bundle=slice_.bundle or settings[TpuSettings].bundle,
                 checkpoint_folder=slice_.checkpoint_folder,
+                variables=slice_.variables.environment,
                 member=None if slice_.count is None else member,
                 together=together,
             )

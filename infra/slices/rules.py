@@ -68,6 +68,9 @@ def _within(path: str, slice_: SliceSettings, broken: set[str]) -> Iterator[Prob
     if slice_.multislice and fine("count", "zones"):
         yield from _together(path, slice_)
     yield from commands.wrong_options(f"{path}.run", slice_.run or "")
+    yield from slice_.variables.problems(f"{path}.env", f"{path}.secrets")
+    if (slice_.env or slice_.secrets) and fine("run") and not slice_.run:
+        yield Problem(f"{path}.run", "nothing beside env or secrets", "they are a program's", "add run")
 
 
 def _fallback_zones(path: str, slice_: SliceSettings) -> Iterator[Problem]:

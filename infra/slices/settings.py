@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from infra.catalog import CATALOG
 from infra.settings import rules
 from infra.settings.schema import NODE_LABELS, labels_setting, setting
+from infra.settings.variables import NAME, SECRET, VALUE, Variables
 from infra.slices.runtime import RUNTIME
 
 
@@ -64,7 +65,21 @@ class SliceSettings:
         rule=rules.BUCKET_FOLDER,
         example="jobs/mine",
     )
+    env: Mapping[str, str] = setting(
+        "environment variables of its program", default={}, rule=VALUE, key_rule=NAME
+    )
+    secrets: tuple[str, ...] = setting(
+        "environment variables from Secret Manager, which each host reads when its program starts",
+        default=(),
+        rule=SECRET,
+        example="[hf-token]",
+    )
     labels: Mapping[str, str] = labels_setting("labels of the nodes", NODE_LABELS)
+
+    @property
+    def variables(self) -> Variables:
+        """Return the variables of its program."""
+        return Variables(self.env, self.secrets)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ import pytest
 from cli import slurm as command
 from cli.__main__ import main
 from infra.settings.schema import Settings
+from infra.settings.variables import Variables
+from slurm import client
 from tests.slurm import lab
 
 OUTPUTS = Path(__file__).parents[1] / "slurm" / "outputs"
@@ -75,6 +78,47 @@ def test_a_script_is_submitted_with_sbatchs_own_options(
         "  output:  tpu slurm logs dev 9 --follow",
         "  end it:  tpu slurm cancel dev 9",
     ]
+
+
+def test_variables_go_to_sbatch_and_the_scripts_interpreter_reads_the_secrets(
+    node: Node, job: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command.variables, "problems", lambda *_: iter(()))
+    node.program("sbatch", f'echo "$A|$TPU_SECRETS|$*" > {node.bin}/seen; cat > {node.script}; echo 9')
+    job.write_text("#!/bin/bash -e\nsrun hostname\n")
+    line = ["slurm", "submit", "dev", str(job), "--env", "A=x, 'y'", "--secret", "hf-token", "--", "-N", "1"]
+    assert main(line) == 0
+    seen = (node.bin / "seen").read_text().strip()
+    assert seen == "x, 'y'|hf-token@latest:HF_TOKEN|--parsable --job-name=train --export=ALL -N 1"
+    first, *rest = node.script.read_text().splitlines()
+    assert first == "#!/usr/bin/env -S /opt/tpu/venv/bin/workload secrets -- /bin/bash -e"
+    assert rest == ["srun hostname"]
+
+
+def test_a_script_with_secrets_runs_by_its_own_interpreter(tmp_path: Path) -> None:
+    """The kernel passes all behind the interpreter as one word."""
+    starter = tmp_path / "workload"
+    starter.write_text('#!/bin/sh\n[ "$1 $2" = "secrets --" ] && shift 2 && HF_TOKEN=value exec "$@"\n')
+    starter.chmod(0o755)
+    text = client._started('#! /bin/bash -e\necho "$-|$HF_TOKEN|$1|$LINENO"\n', Variables({}, ("hf-token",)))
+    script = tmp_path / "slurm_script"
+    script.write_text(text.replace("/opt/tpu/venv/bin", str(tmp_path)))
+    script.chmod(0o755)
+    done = subprocess.run([script, "an argument"], capture_output=True, text=True, check=True)
+    assert done.stdout == "ehB|value|an argument|2\n"
+
+
+def test_plain_variables_leave_the_script_as_it_is(node: Node, job: Path) -> None:
+    assert main(["slurm", "submit", "dev", str(job), "--env", "A=1"]) == 0
+    assert node.script.read_text() == job.read_text()
+
+
+def test_an_export_of_ones_own_beside_variables_is_refused(
+    node: Node, job: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["slurm", "submit", "dev", str(job), "--env", "A=1", "--", "--export=NONE"]) == 1
+    assert "--export: sbatch's own --export may leave out the variables" in capsys.readouterr().err
+    assert node.noted == []
 
 
 @pytest.mark.parametrize(("content", "message"), [

@@ -4,6 +4,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,12 +16,12 @@ from infra.engine.settings import from_file
 from infra.layers.network.firewall import SLICE_PORTS
 from infra.layers.tpu import startup
 from infra.layers.tpu.metadata import metadata
-from infra.settings import commands, rules
+from infra.settings import commands, rules, variables
 from infra.slices import names as slice_names
 from infra.slices.nodes import nodes
 from rehearsal.cloud.services.tpu.catalog import SLICES, ZONES
 from workload.__main__ import main as workload
-from workload.host import places
+from workload.host import places, secret_variables
 from workload.host.bucket import Bucket
 from workload.host.errors import RunError
 from workload.host.heartbeat import Heartbeat
@@ -96,8 +97,8 @@ def help_of(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 def test_the_commands_of_a_host_are_those_of_the_workload(capsys: pytest.CaptureFixture[str]) -> None:
     assert commands.COMMANDS == COMMANDS
     known = set(re.findall(r"^    ([a-z]+)(?: |$)", help_of(capsys), re.MULTILINE))
-    # launch starts one of them, or anything else; preprocess needs Spark, which hosts don't have.
-    assert set(COMMANDS) == known - {"host", "launch", "preprocess"}
+    # launch and secrets start one of them, or anything else; preprocess needs Spark, which hosts don't have.
+    assert set(COMMANDS) == known - {"host", "launch", "preprocess", "secrets"}
     assert not rules.COMMAND.ok("preprocess text.toml --local")
 
 
@@ -123,7 +124,8 @@ def test_an_option_of_train_is_not_shortened(capsys: pytest.CaptureFixture[str])
 
 def test_node_metadata_is_the_table() -> None:
     checked = from_file("dev")
-    node = replace(nodes(checked)[0], together=("a", "b"), member=0, checkpoint_folder="jobs/a")
+    more: dict[str, Any] = {"variables": {"A": "1"}, "checkpoint_folder": "jobs/a"}
+    node = replace(nodes(checked)[0], together=("a", "b"), member=0, **more)
     written = metadata(checked, node, bucket="b", steps_bucket="b-steps", data_disk="d")
     # tpu:bundle is written by `tpu publish`, so the settings that ship have none.
     assert first_cells(part(r"^\| key \| value \|\n(.*?)\n\n")) == {*written, "tpu-bundle"}
@@ -139,6 +141,16 @@ def test_environment_of_services_and_jobs_is_the_list() -> None:
     given = re.findall(r"^(\w+)=", places.environment(node, "10.0.0.2:8476"), re.MULTILINE)
     listed = re.findall(r"`([A-Z_]+)`", part(r"A job of several slices also gets(.*?)\.\n"))
     assert set(listed) == set(given)
+    assert not [name for name in {*written, *given, "PATH", "TPU_COMMAND"} if variables.NAME.ok(name)]
+
+
+def test_a_host_finds_the_references_of_a_programs_secrets() -> None:
+    sent = variables.Variables(secrets=("hf-token", "A=key@3")).environment
+    assert [*sent] == [secret_variables.VARIABLE]
+    references = map(secret_variables._REFERENCE.fullmatch, sent[secret_variables.VARIABLE].split())
+    assert [match and match.groups() for match in references] == [
+        ("hf-token", "latest", "HF_TOKEN"), ("key", "3", "A"),
+    ]  # fmt: skip
 
 
 def test_metadata_of_boots_and_heartbeats_is_what_they_are_written_with(

@@ -1,6 +1,7 @@
 """`tpu restart` and `tpu ssh`: the job of all workers at once, and one worker's terminal."""
 
 import os
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 
 from fleet import hosts as module
 from fleet import ssh
+from fleet.errors import FleetError
 from fleet.remote_exec import RemoteExec
 from infra.settings.schema import FleetSettings
 from infra.slices.nodes import nodes
@@ -164,3 +166,43 @@ def test_a_login_by_gcloud_has_no_command_and_so_a_terminal(monkeypatch: pytest.
     program = ssh.Ssh(target[FleetSettings].ssh, "my-project", "1")
     assert not [word for word in program.interactive(item) if "--command" in word]
     assert program.interactive(item, ["uptime"])[-1] == "--command=uptime"
+
+
+def test_a_forwarded_port_leads_to_the_worker_by_the_program_of_the_setting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ssh.shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(ssh, "os_login_name", lambda: "ada_example_com")
+    target: Any = settings()
+    (item, *_) = ssh.workers(nodes(target))
+    ports = [ssh.Forward(8888, 8888), ssh.Forward(6007, 6006)]
+    by_gcloud = ssh.Ssh(target[FleetSettings].ssh, "my-project", "1").interactive(item, (), ports)
+    assert by_gcloud[-4:] == [
+        "--ssh-flag=-L8888:localhost:8888", "--ssh-flag=-L6007:localhost:6006",
+        "--ssh-flag=-oExitOnForwardFailure=yes", "--ssh-flag=-N",
+    ]  # fmt: skip
+    plain = ssh.Ssh("/usr/bin/ssh -q {node}-w{worker} {command}", "my-project", "1")
+    assert plain.interactive(item, ["top"], ports[:1]) == [
+        "/usr/bin/ssh", "-L8888:localhost:8888", "-oExitOnForwardFailure=yes", "-q", "train-w0", "top",
+    ]  # fmt: skip
+    with pytest.raises(FleetError, match="--forward: fakessh, the program of fleet:ssh, isn't known"):
+        ssh.Ssh("fakessh {node} {worker} {command}", "my-project", "1").interactive(item, (), ports)
+
+
+def test_a_port_that_is_in_use_here_is_refused_with_another(
+    hosts: Hosts, executed: list[list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        assert fleet(["ssh", "dev", "train", "--forward", f"{port}:8888"]) == 1
+    message = (
+        f"--forward {port}: can't be bound here: Address already in use\n    fix: another port: --forward "
+    )
+    assert message in capsys.readouterr().err
+    assert executed == []
+
+
+@pytest.mark.parametrize("value", ["0", "65536", "a", "8888:", "1:2:3", "８８８８"])
+def test_what_is_no_port_is_refused(value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert fleet(["ssh", "dev", "train", "--forward", value]) == 2
+    assert f"{value}: a port of 1 to 65535, or PORT:REMOTE" in capsys.readouterr().err

@@ -18,7 +18,7 @@ from infra.engine.named import StackState
 from infra.engine.settings import parse
 from infra.google.client import RequestError
 from infra.google.failures import Failure, Kind
-from infra.settings.schema import Settings
+from infra.settings.schema import ADDED_SLICES, Settings
 from infra.slices.nodes import nodes
 from tests.fleet.conftest import OURS, OWNER
 
@@ -33,14 +33,18 @@ BUNDLE = "ab" * 32
 WORKING = WorkerStatus(0.0, "ready", "launch", "running", 1250, 5000, 12, 12_000_000_000)
 
 
-def settings(slices: Sequence[Mapping[str, Any]] = SLICES, **more: Any) -> Settings:
-    """Of an environment dev with a named slice and a fleet; further ones of `fleet:` unless named whole."""
+def settings(slices: Sequence[Mapping[str, Any]] = SLICES, *, added: bool = False, **more: Any) -> Settings:
+    """Of an environment dev with a named slice and a fleet; further ones of `fleet:` unless named whole.
+
+    `added`: some of the slices aren't in the file.
+    """
     values = {
         "gcp:project": "my-project", "storage:bucketName": "my-project-checkpoints",
         "storage:location": "us-east5", "tpu:bundle": BUNDLE, "tpu:slices": json.dumps(list(slices)),
         **{key if ":" in key else f"fleet:{key}": str(value) for key, value in more.items()},
     }  # fmt: skip
-    return parse("dev", {key: value for key, value in values.items() if value}, "Pulumi.dev.yaml")
+    known, marks = {key: value for key, value in values.items() if value}, [ADDED_SLICES] * added
+    return parse("dev", known, "Pulumi.dev.yaml", marks=marks)
 
 
 class Cloud:
@@ -220,7 +224,7 @@ def enter(
     def read(_: str, slices: Sequence[Mapping[str, Any]] = ()) -> Settings:
         names = {item["name"] for item in slices}
         listed = [item for item in file if item["name"] not in names]
-        return settings([*listed, *slices]) if slices else meant
+        return settings([*listed, *slices], added=True) if slices else meant
 
     for module in (environment, supervise):
         monkeypatch.setattr(module, "from_file", read)

@@ -13,12 +13,12 @@ from workload.data.stream import About, Stream
 from workload.errors import StoreError
 from workload.extract.config import Config, ExtractConfig, ModelConfig
 from workload.extract.run import Extraction, ExtractionSummary
-from workload.extract.weights import Folder
 from workload.model import decoder, huggingface
 from workload.model.architecture import Architecture
 from workload.model.generation import Generation
 from workload.runs.content import Content
 from workload.runs.store import FolderStore, Store
+from workload.train.base import Folder
 
 ARCH = Architecture(
     layers=4, d_model=32, heads=4, kv_heads=2, d_ff=48, vocab_size=300, qkv_bias=True, tie_embeddings=True

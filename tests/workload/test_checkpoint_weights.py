@@ -17,8 +17,9 @@ from workload.activations.reader import Activations
 from workload.data import stream as streams
 from workload.errors import ConfigError, HopelessError, RunError
 from workload.extract.run import Extraction
-from workload.extract.weights import Checkpoint, Folder, Weights, find
+from workload.extract.weights import Weights, find
 from workload.runs.store import FolderStore
+from workload.train.base import Checkpoint, Folder
 from workload.train.past import Past
 
 pytestmark = pytest.mark.slow

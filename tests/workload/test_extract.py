@@ -23,10 +23,10 @@ from workload.data.stream import Stream
 from workload.errors import ConfigError, DataError, HopelessError, TakenError, WeightsError
 from workload.extract import packing, points, run
 from workload.extract.run import Extraction, ExtractionSummary
-from workload.extract.weights import Folder
 from workload.model import decoder, huggingface
 from workload.runs.lease import of_stream
 from workload.runs.store import FolderStore, Store
+from workload.train.base import Folder
 
 
 @pytest.fixture(scope="module")

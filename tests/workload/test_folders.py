@@ -8,8 +8,9 @@ import pytest
 from workload import folders
 from workload.__main__ import main
 from workload.errors import ConfigError
-from workload.extract.weights import Folder, find
+from workload.extract.weights import find
 from workload.train import config as training
+from workload.train.base import Folder
 from workload.train.loop import open_dataset, open_held_out
 
 URL = "gs://my-checkpoints/data/mine"

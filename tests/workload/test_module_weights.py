@@ -20,7 +20,7 @@ from workload.modules import lora
 from workload.modules.module import UserModule
 from workload.runs.store import FolderStore
 from workload.train import base
-from workload.train.base import Base
+from workload.train.base import Checkpoint
 from workload.train.module_step import open_module
 from workload.train.past import Past
 
@@ -97,15 +97,15 @@ def test_parameters_of_another_tree_or_shape_are_refused_in_one_message_and_bind
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
-        ("up", {"kernel": (16, 32)}, "blocks.0.up.kernel has shape (16, 64), the module's is (16, 32)"),
-        ("down", None, "blocks.0.down.kernel is of no array of this module"),
+        ("up", {"kernel": (16, 32)}, "blocks.0.up.kernel has shape (16, 64), this run's is (16, 32)"),
+        ("down", None, "blocks.0.down.kernel is of no array of this run"),
         ("gate", {"kernel": (16, 64)}, "blocks.0.gate.kernel is missing"),
     ],
 )
 def test_each_array_that_doesnt_fit_is_named(
     name: str, change: dict[str, Any] | None, message: str, root: Path
 ) -> None:
-    known = Base.named(f"run:{root / 'runs/base'}@2")
+    known = Checkpoint(FolderStore(root / "runs/base"), 2)
     shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), params(root, "base", 2))
     block = shapes["blocks"]["0"]
     if change is None:
@@ -114,7 +114,7 @@ def test_each_array_that_doesnt_fit_is_named(
         given = {key: jax.ShapeDtypeStruct(shape, jnp.float32) for key, shape in change.items()}
         block[name] = {**block.get(name, {}), **given}
     with pytest.raises(WeightsError) as refused:
-        known.check(shapes, "")
+        known.fits(config_of("transformer:Model", {}), shapes, {}, "")
     assert message in str(refused.value)
 
 
@@ -135,9 +135,9 @@ def test_a_run_of_another_tokenizer_is_refused(root: Path, tmp_path: Path) -> No
     shutil.copytree(root / "runs/base", tmp_path / "base")
     (tmp_path / "base/tokenizer").mkdir(exist_ok=True)
     (tmp_path / "base/tokenizer/tokenizer.json").write_text("{}")
-    known = Base.named(f"run:{tmp_path / 'base'}@2")
+    known = Checkpoint(FolderStore(tmp_path / "base"), 2)
     with pytest.raises(WeightsError, match="has another tokenizer than the tokens"):
-        known.check(params(root, "base", 2), "0" * 64)
+        known.fits(config_of("transformer:Model", {}), params(root, "base", 2), {}, "0" * 64)
 
 
 def test_a_checkpoint_of_adapters_holds_them_alone_and_is_done_again_to_the_bit(

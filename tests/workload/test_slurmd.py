@@ -198,7 +198,7 @@ def test_a_key_that_can_not_be_read_says_what_to_do(
     def refuse(*_: object, **__: object) -> None:
         raise urllib.error.HTTPError("u", code, "oops", Message(), None)
 
-    monkeypatch.setattr(install, "access_token", lambda: "t")
+    monkeypatch.setattr("workload.host.secret_variables.access_token", lambda: "t")
     monkeypatch.setattr("urllib.request.urlopen", refuse)
     with pytest.raises(HostError, match=f"munge's key, s: HTTP {code}: .*{message}"):
         install.key("s")

@@ -138,7 +138,8 @@ class Forward:
             check_vma=False,
         )
         compiled = jax.jit(run).lower(self.params, *placed).compile()
-        needed = compiled.memory_analysis().temp_size_in_bytes if jax.default_backend() == "cpu" else 0
+        analysis = compiled.memory_analysis() if jax.default_backend() == "cpu" else None
+        needed = analysis.temp_size_in_bytes if analysis else 0
         if needed > (memory := os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")):
             rows = f"a batch of {self.shape.rows} rows of {self.shape.length} tokens"
             fix = "make the streams with --max-tokens, lower extract.batch_tokens, or run it on a slice"

@@ -44,6 +44,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         default="job",
         help="unit to print (default: job); heartbeat: empty if the run writes its own; logs: reads no run",
     )
+    units.add_argument(
+        "--variables", default="", metavar="LINES", help="NAME=VALUE a line: of the job's environment"
+    )
     own = commands.add_parser("code", help="install the user's own code in the folder where jobs start")
     own.add_argument(
         "--archive",
@@ -93,9 +96,11 @@ def _place(_: argparse.Namespace) -> None:
 def _unit(chosen: argparse.Namespace) -> None:
     if chosen.of == "logs":
         print(unit.logs_unit(), end="")
+    elif chosen.of == "heartbeat":
+        print(unit.heartbeat_unit(sys.stdin.read()), end="")
     else:
-        text = {"job": unit.job_unit, "heartbeat": unit.heartbeat_unit}[chosen.of](sys.stdin.read())
-        print(text, end="")
+        variables = dict(line.split("=", 1) for line in chosen.variables.split("\n") if "=" in line)
+        print(unit.job_unit(sys.stdin.read(), variables), end="")
 
 
 def _code(chosen: argparse.Namespace) -> None:

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import PurePosixPath
+from types import MappingProxyType
 
+from workload.host import secret_variables
 from workload.host.errors import RunError
 
 # As in infra/settings/commands.py, which refuses other commands before a slice is created.
@@ -25,6 +28,7 @@ _PROGRAMS = {
 }
 _PATH = re.compile(r"\.?/[A-Za-z0-9._+/-]+")
 _MAX_CHARACTERS = 500
+NOTHING: Mapping[str, str] = MappingProxyType({})
 # Commands that write heartbeats themselves; for others tpu-heartbeat.service does.
 _OWN_HEARTBEAT = ("extract", "train")
 
@@ -57,7 +61,7 @@ WorkingDirectory=/opt/training
 Environment=HOME=/var/lib/tpu/job
 EnvironmentFile=/etc/tpu/environment
 Environment=TPU_COMMAND={id}
-# Written by the barrier for a job of several slices; overrides the file above.
+{variables}# Written by the barrier for a job of several slices; overrides the file above.
 RuntimeDirectory={place.parent.name}
 EnvironmentFile=-{place}
 {barrier}ExecStart={command}
@@ -140,11 +144,12 @@ WantedBy=multi-user.target
 """
 
 
-def job_unit(run: str) -> str:
+def job_unit(run: str, variables: Mapping[str, str] = NOTHING) -> str:
     """Return the text of `tpu-job.service` for `run`, e.g. `train tiny.toml` or `python train.py`.
 
     The first word is a subcommand of the workload, an interpreter, or the path of a program, where
-    `./` is /opt/training. Raises `RunError` for any other, or for a word that a unit can't hold.
+    `./` is /opt/training. `variables`: of its environment, where `TPU_SECRETS` names secrets.
+    Raises `RunError` for any other program, or for a word that a unit can't hold.
     """
     program, *arguments = words(run)
     if program in COMMANDS:
@@ -162,12 +167,15 @@ def job_unit(run: str) -> str:
             "(./… is in tpu:code)"
         )
     command += [_quoted(word) for word in arguments]
+    if secret_variables.VARIABLE in variables:
+        command = ["/opt/tpu/venv/bin/workload secrets --", *command]
     return _UNIT.format(
         program=program,
         user="root" if program == HOST_COMMAND else "tpu",
         id=command_id(run),
         place=_PLACE,
         command=" ".join(command),
+        variables="".join(f"Environment={_escaped(f'{key}={value}')}\n" for key, value in variables.items()),
         # A host that comes back joins alone: its slice's others never left.
         barrier="" if program == HOST_COMMAND else _BARRIER,
         own="" if program in _OWN_HEARTBEAT else _OWN,
@@ -215,5 +223,9 @@ def command_id(run: str) -> str:
 
 
 def _quoted(word: str) -> str:
-    escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
+    return _escaped(word.replace("$", "$$"))
+
+
+def _escaped(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     return f'"{escaped}"'

@@ -29,12 +29,11 @@ class Generation:
     longest: int = 0
 
     @classmethod
-    def of_run(cls, begins: tuple[int, ...], end: int, length: int, weights: Path | None) -> "Generation":
-        """Return the settings of a run on such documents, cut to `length`, with initial weights, if any.
+    def of_run(cls, begins: tuple[int, ...], end: int, length: int, known: "Generation") -> "Generation":
+        """Return the settings of a run on such documents, cut to `length`; `known`: of its initial weights.
 
         Length and end tokens of the weights, such as those of a chat, remain valid.
         """
-        known = cls.of_weights(weights) if weights else cls()
         return cls(begins, tuple(dict.fromkeys([end, *known.ends])), max(length, known.longest))
 
     @classmethod

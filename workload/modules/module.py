@@ -89,12 +89,6 @@ class UserModule:
         """Number of parameters."""
         return sum(leaf.size for leaf in jax.tree.leaves((self.params, self.frozen)))
 
-    @property
-    def state_bytes(self) -> float:
-        """Bytes in float32 of parameters, and of gradients and moments of the trained ones."""
-        trained = sum(leaf.size for leaf in jax.tree.leaves(self.params))
-        return float(4 * self.parameters + 12 * trained)
-
     def first_params(self) -> Params:
         """Draw the initial values of the trained parameters from the seed; to be compiled."""
         state = nnx.state(self._construct(), self._trained)

@@ -114,7 +114,10 @@ def _with_weights(config: Config) -> Config:
     if (
         not folder
         or isinstance(config.model, ModuleConfig)
-        or (config.model != Architecture() and (folder.startswith("gs://") or not config.weights.exists()))
+        or (
+            config.model != Architecture()
+            and (folder.startswith(("gs://", "run:")) or not config.weights.exists())
+        )
     ):
         return config
     from workload.train.fitting import model_from_weights  # imports JAX

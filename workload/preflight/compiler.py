@@ -31,7 +31,7 @@ from workload.train.config import Config
 if TYPE_CHECKING:  # JAX is imported once its environment is set
     from workload.train.update import TrainStep
 
-FORMAT = 3  # of cached results
+FORMAT = 4  # of cached results
 
 
 class PreflightError(WorkloadError):
@@ -61,6 +61,7 @@ class Compiled:
         attention: the chosen kernel.
         compile_s: duration of the compilation.
         compiler: versions of jax and libtpu.
+        state_bytes: of a checkpoint: trained parameters and the optimizer's state, of all chips.
         parameters: of a user's module; 0 for the decoder.
         flops: of all products of a user's module in a step, on all chips; 0 for the decoder.
         program_flops: of a chip's matrix products in the compiled program, those of kernels left out.
@@ -77,6 +78,7 @@ class Compiled:
     attention: str
     compile_s: float
     compiler: str
+    state_bytes: int
     parameters: int = 0
     flops: float = 0.0
     program_flops: float = 0.0
@@ -114,7 +116,9 @@ def key(config: Config, slices: Slices) -> str:
     source = hashlib.sha256()
     package = Path(__file__).parents[1]
     steps = ("module_step", "lora_step", "step")
-    step = (f"train/{name}.py" for name in (*steps, "update", "sharding", "optimizer", "flags"))
+    step = (
+        f"train/{name}.py" for name in (*steps, "update", "sharding", "optimizer", "optax_names", "flags")
+    )
     for name in (*step, "model", "modules", "preflight/hlo.py", "preflight/schedule.py"):
         path = package / name
         for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
@@ -182,6 +186,7 @@ def _compile(config: Config, slices: Slices) -> Compiled:
         import jax
         from jax.experimental import topologies
 
+        jax.config.update("jax_platforms", os.environ["JAX_PLATFORMS"])  # it may have been imported before
         from workload.train import flags
         from workload.train.sharding import by_slice, make_mesh
         from workload.train.steps import make_step
@@ -197,6 +202,7 @@ def _compile(config: Config, slices: Slices) -> Compiled:
             )
             grouped = by_slice(topology.devices, slices.count)
             step = make_step(config, make_mesh(config.mesh, grouped), "tpu", len(grouped))
+            state = step.state_bytes
             lowered = step.lower()
             dump = Path(scratch) / "dump"
             chosen = {
@@ -211,7 +217,9 @@ def _compile(config: Config, slices: Slices) -> Compiled:
             if not refused:
                 raise PreflightError(f"the compiler failed: {error}\n    fix: {log.hint()}") from error
             took = time.monotonic() - begun
-            return Compiled(refused, 0, 0, 0, 0, (), (), step.attention, took, versions, **_counted(step))
+            return Compiled(
+                refused, 0, 0, 0, 0, (), (), step.attention, took, versions, state, **_counted(step)
+            )
         took = time.monotonic() - begun
         memory = compiled.memory_analysis()
         temporaries, largest = buffers(dump)
@@ -228,6 +236,7 @@ def _compile(config: Config, slices: Slices) -> Compiled:
             attention=step.attention,
             compile_s=took,
             compiler=versions,
+            state_bytes=state,
             program_flops=program.matmul_flops(),
             kernels=program.kernels(),
             **_counted(step),

@@ -88,9 +88,10 @@ class Size:
     flops: float
     temporaries_bytes: int
 
-    def hbm_bytes(self, config: Config, slices: Slices) -> float:
+    def hbm_bytes(self, config: Config, slices: Slices, state_bytes: int) -> float:
         """Estimate a chip's traffic: the optimizer's, and each temporary written and read once."""
-        return 32.0 * self.parameters * copies(config, slices) / slices.chips + 2.0 * self.temporaries_bytes
+        updated = _update_bytes(config, slices, state_bytes, self.parameters)
+        return updated + 2.0 * self.temporaries_bytes
 
 
 @dataclass(frozen=True)
@@ -123,9 +124,10 @@ def bounds(
     slices: Slices,
     attention: str,
     collectives: Sequence[Collective],
+    state_bytes: int,
     size: Size | None = None,
 ) -> Bounds:
-    """Compute the roofline of a step; `size` is that of a user's module."""
+    """Compute the roofline of a step of such a state; `size` is that of a user's module."""
     parts = config.train.accumulate
     ici, dcn = (
         sum(
@@ -139,9 +141,9 @@ def bounds(
         tokens = config.train.batch_size * config.data.sequence_length / slices.chips
         arch = config.decoder
         flops = tokens * step_flops(arch, config.data.sequence_length, attention, config.compute.remat)
-        traffic = hbm_bytes(config, slices, parts)
+        traffic = hbm_bytes(config, slices, parts, state_bytes)
     else:
-        flops, traffic = size.flops / slices.chips, size.hbm_bytes(config, slices)
+        flops, traffic = size.flops / slices.chips, size.hbm_bytes(config, slices, state_bytes)
     return Bounds(
         compute=flops / CHIP.bf16_flops_per_s,
         hbm=traffic / CHIP.hbm_bytes_per_s,
@@ -151,15 +153,19 @@ def bounds(
     )
 
 
-def hbm_bytes(config: Config, slices: Slices, parts: int) -> float:
+def _update_bytes(config: Config, slices: Slices, state_bytes: int, parameters: int) -> float:
+    """Return a chip's traffic of the optimizer: state and gradients, read and written."""
+    return 2.0 * (state_bytes + 4 * parameters) * copies(config, slices) / slices.chips
+
+
+def hbm_bytes(config: Config, slices: Slices, parts: int, state_bytes: int) -> float:
     """Estimate the bytes that a chip reads and writes in a step, from shapes.
 
     Gathered parameters: written and read in each pass, their gradients written and read, for every part of
-    the batch, and read again for every piece of a layer. Optimizer: a parameter's 12 bytes and its
-    gradient's 4, read and written. Activations: inputs and result of each product and two passes for each
-    norm, forward; twice that backward; and forward again if recomputed. Loss: for each chunk the unembedding
-    read twice and its float32 gradient read and written; logits written and read three times, their gradient
-    written and read twice.
+    the batch, and read again for every piece of a layer. Optimizer: see `_update_bytes`. Activations: inputs
+    and result of each product and two passes for each norm, forward; twice that backward; and forward again
+    if recomputed. Loss: for each chunk the unembedding read twice and its float32 gradient read and written;
+    logits written and read three times, their gradient written and read twice.
     """
     arch, compute = config.decoder, config.compute
     width = 2 if compute.dtype == "bfloat16" else 4
@@ -168,7 +174,7 @@ def hbm_bytes(config: Config, slices: Slices, parts: int) -> float:
     examples = config.train.batch_size / slices.chips / parts
     pieces = max(1.0, examples / compute.examples_at_once) if compute.examples_at_once else 1.0
     parameters = parts * width * P * (2 + 2 + 2 + 3 * (pieces - 1))
-    optimizer = 32.0 * P * copies(config, slices) / slices.chips
+    optimizer = _update_bytes(config, slices, state_bytes, P)
     forward = 8 * D + 3 * (Q + 2 * R) + 3 * Q + 5 * F
     passes = 3 if list(compute.remat) == ["none"] else 4
     tokens = config.train.batch_size * config.data.sequence_length / slices.chips
@@ -307,6 +313,7 @@ def predict(
     slices: Slices,
     attention: str,
     collectives: Sequence[Collective],
+    state_bytes: int,
     size: Size | None = None,
 ) -> Prediction:
     """Predict a step at the shares of the roofline that published runs reached.
@@ -315,7 +322,7 @@ def predict(
     least and the largest share of other trainers. Shares are of whole steps, which hold those runs' waits for
     collectives: only waits beyond theirs come on top.
     """
-    limits = bounds(config, slices, attention, collectives, size)
+    limits = bounds(config, slices, attention, collectives, state_bytes, size)
     parameters = size.parameters if size else config.decoder.parameters()
     by = method().for_size(parameters)
     low, high = by.shares_of_others

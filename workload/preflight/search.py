@@ -4,6 +4,7 @@ A compilation takes minutes, so every batch and remat is first estimated from sh
 compiled, best first, until enough of them fit. The best is then compiled with other meshes, and the best of
 those without each group of flags.
 """
+# mypy: allow-untyped-calls
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -72,6 +73,7 @@ def candidates(config: Config, slices: Slices) -> list[Candidate]:
     variants = []
     length, dtype = config.data.sequence_length, config.compute.dtype
     attention, _ = kernels.choose(config.compute.attention, "tpu", length, dtype)
+    state_bytes, _ = held_bytes(config)
     for examples, remat in product(BATCHES, KEPT):
         if examples % (config.compute.examples_at_once or 1):
             continue
@@ -82,7 +84,7 @@ def candidates(config: Config, slices: Slices) -> list[Candidate]:
         size = estimate_bytes(changed, slices)
         if size > 1.1 * CHIP.hbm_bytes:
             continue
-        bounds = roofline.bounds(changed, slices, attention, ())
+        bounds = roofline.bounds(changed, slices, attention, (), state_bytes)
         speed = examples * config.data.sequence_length / bounds.roofline_s
         variants.append(Candidate(changed, examples, size, speed))
     return sorted(variants, key=lambda variant: (-variant.roofline_speed, variant.estimated_bytes))
@@ -108,17 +110,13 @@ def estimate_bytes(config: Config, slices: Slices) -> float:
 
     Of a user's module it is the state alone.
     """
+    held = sum(held_bytes(config)) * roofline.copies(config, slices) / slices.chips
     if isinstance(config.model, ModuleConfig):
-        from workload.train.module_step import open_module
-
-        return open_module(config).state_bytes * roofline.copies(config, slices) / slices.chips
+        return held
     arch, compute = config.model, config.compute
     width = 2 if compute.dtype == "bfloat16" else 4
     examples = config.train.batch_size / slices.chips / config.train.accumulate
     tokens = examples * config.data.sequence_length
-    state = (
-        16 * arch.parameters() * roofline.copies(config, slices) / slices.chips
-    )  # 12 stored, 4 of the gradient
     sizes = _point_sizes(config)
     if list(compute.remat) == ["none"]:
         stored = sum(sizes.values())
@@ -131,7 +129,29 @@ def estimate_bytes(config: Config, slices: Slices) -> float:
     of_a_layer = width * (arch.parameters() - arch.vocab_size * arch.d_model) / arch.layers
     matrices = (3 + min(compute.keep_gathered, arch.layers)) * of_a_layer
     loss = (4 + 2 * width) * arch.vocab_size * arch.d_model + 8 * compute.loss_chunk_tokens * arch.vocab_size
-    return state + layers + one_layer + matrices + loss
+    return held + layers + one_layer + matrices + loss
+
+
+def held_bytes(config: Config) -> tuple[int, int]:
+    """Return the bytes of a run's state, and of gradients and frozen parameters, over all chips of a copy."""
+    import jax  # where something is searched for
+
+    from workload.train.optimizer import size_bytes, state_bytes
+
+    if isinstance(config.model, ModuleConfig):
+        from workload.train.module_step import open_module
+
+        module = open_module(config)
+        trained, frozen = module.params, size_bytes(module.frozen)
+    else:
+        from workload.model import adapters, decoder
+
+        width = 2 if config.compute.dtype == "bfloat16" else 4
+        frozen = width * config.decoder.parameters() if config.lora.rank else 0
+        shapes = adapters.shapes(config.decoder, config.lora).items()
+        of_adapters = {"layers": {name: jax.ShapeDtypeStruct(shape, "float32") for name, shape in shapes}}
+        trained = of_adapters if config.lora.rank else decoder.shapes(config.decoder)
+    return state_bytes(config, trained), 4 * sum(leaf.size for leaf in jax.tree.leaves(trained)) + frozen
 
 
 def _point_sizes(config: Config) -> dict[str, int]:

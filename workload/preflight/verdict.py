@@ -15,7 +15,6 @@ MARGIN = 0.95  # of a chip's memory: the compiler's sum omits programs beside th
 # Writes of a machine to a bucket, GB/s: cautious, and the most in gcsfuse's own benchmarks on a machine
 # with a 200 Gbit/s card (docs/internals/benchmarks.md of gcsfuse 3.4.3).
 HOST_WRITE_GB_PER_S = (1.0, 4.6)
-BYTES_A_PARAMETER = {"float32": 12, "bfloat16": 10}  # with both moments; by the first one's dtype
 
 
 @dataclass(frozen=True)
@@ -99,10 +98,11 @@ def judge(config: Config, slices: Slices, price: Price, compiled: Compiled, reco
     prediction = None
     if not compiled.refused:
         prediction = roofline.predict(
-            config, slices, compiled.attention, compiled.collectives, size(compiled)
+            config, slices, compiled.attention, compiled.collectives, compiled.state_bytes, size(compiled)
         )
     parameters = compiled.parameters or config.decoder.parameters()
-    risk = _risk(config, slices, parameters, recovery_s, prediction.step_s[1] if prediction else None)
+    step_s = prediction.step_s[1] if prediction else None
+    risk = _risk(config, slices, compiled.state_bytes, recovery_s, step_s)
     money = {
         kind: _money(config, slices, value, prediction, risk.goodput if kind == "spot" else 1.0)
         for kind, value in (("on_demand", price.on_demand), ("spot", price.spot))
@@ -134,8 +134,7 @@ def fit(compiled: Compiled) -> tuple[str, str]:
     return "no", f"{need}, though it compiles"
 
 
-def _risk(config: Config, slices: Slices, parameters: int, recovery_s: float, step_s: float | None) -> Risk:
-    size = parameters * BYTES_A_PARAMETER[config.optimizer.moment_dtype]
+def _risk(config: Config, slices: Slices, size: int, recovery_s: float, step_s: float | None) -> Risk:
     hosts = slices.hosts * slices.count
     slow, fast = (size / (hosts * rate * 1e9) for rate in HOST_WRITE_GB_PER_S)
     notice_s = config.checkpoint.notice_s

@@ -8,9 +8,10 @@ from pathlib import Path
 from workload.arguments import SCHEME
 from workload.errors import Problem
 
+RECORD, TOKENIZER = "config.json", "tokenizer"  # of a run: its settings, its tokenizer's folder
 RUN = re.compile(r"[a-z0-9][a-z0-9._-]*")
-CHECKPOINT = re.compile(r"run:(?P<run>.+)@(?P<step>[0-9]+)")
-IS_CHECKPOINT = "must name a run and one of its steps, since the newest changes"
+CHECKPOINT = re.compile(r"run:(?P<run>.+)@(?P<step>[0-9]+|best)")
+IS_CHECKPOINT = "must name a run and one of its steps, or best, since the newest changes"
 
 
 def of_run(folder: str, run: str, root: str | None) -> tuple[str, list[Problem]]:

@@ -22,9 +22,10 @@ from workload.errors import RunError
 from workload.model import decoder, huggingface, peft
 from workload.model.transformers_config import CONFIG
 from workload.modules.config import ModuleConfig
+from workload.runs import location
 from workload.runs.errors import MissingObjectError
 from workload.runs.store import Store
-from workload.train import base, checksums, record
+from workload.train import base, checksums
 from workload.train.checkpoints import list_steps
 from workload.train.cluster import first_line
 from workload.train.past import Past, complete_step
@@ -91,7 +92,7 @@ def _not_finite(state: Any) -> list[str]:
 def export(
     store: Store,
     out: Path,
-    step: int | None,
+    step: int | str | None,
     dtype: str,
     progress: Callable[[str], None],
     merged: bool = False,
@@ -113,7 +114,7 @@ def export(
     params = past.restore(chosen, whole_state=False)["params"]
     if merged:
         params = base.merged(past, params)
-    folder = f"{record.TOKENIZER}/"
+    folder = f"{location.TOKENIZER}/"
     tokenizer = {name.removeprefix(folder): store.read(name) for name in store.list(folder)}
     if not past.generation.ends:
         progress("an earlier version began this run without an end token: generation won't stop")

@@ -1,27 +1,37 @@
-"""Checkpoint of another run, by name: the parameters that a module's run begins with, or an extraction's.
+"""Weights that a run or an extraction begins with: a Hugging Face folder, or a checkpoint of another run.
 
-run:first@400           step 400 of the run `first`, in the bucket or --dir
+Qwen2.5-0.5B            a folder below $DATA_DIR
+gs://B/data/qwen        a folder of the mounted checkpoint bucket
+run:first@400           step 400 of the run `first`, in the bucket or --dir; run:first@best
 run:gs://B/runs/first@400, run:/tmp/training/runs/first@400
 """
 # mypy: allow-untyped-calls
 
 import hashlib
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import jax
 
+from settings_schema import foreign
 from workload import command, folders
-from workload.errors import ConfigError, Problem, WeightsError
+from workload.errors import ConfigError, Problem, StoreError, WeightsError
 from workload.model import adapters, decoder, huggingface
+from workload.model.architecture import Architecture
 from workload.model.decoder import Params
+from workload.model.generation import Generation
 from workload.modules.config import ModuleConfig
 from workload.runs import location
 from workload.runs.store import Store, open_run
-from workload.train import record
+from workload.train import best, optimizer
+from workload.train.config import Config
 from workload.train.past import Past, complete_step
 
+KEY = "train.init_from"
 _SHOWN = 8  # arrays in a message
 
 
@@ -35,7 +45,7 @@ def find(key: str, name: str, root: str | None = None) -> tuple[Store, int]:
 
     Raises:
         ConfigError: no run with a step, or without a known place.
-        RunError: there is no such run.
+        RunError: there is no such run, or no best step.
     """
     match = location.CHECKPOINT.fullmatch(name)
     if not match:
@@ -46,70 +56,230 @@ def find(key: str, name: str, root: str | None = None) -> tuple[Store, int]:
         url, problems = location.of_run("runs", url, root)
         if problems:
             raise ConfigError("config", problems)
-    return open_run(url), int(match["step"])
+    store = open_run(url)
+    return store, complete_step(store, best.BEST) if match["step"] == best.BEST else int(match["step"])
+
+
+def pinned(name: str, own: Store) -> str:
+    """Return the name of a run's best checkpoint with its step, which `own` has on record once it has begun.
+
+    Raises:
+        ConfigError, RunError: see `find`.
+    """
+    run, _, _ = name.rpartition("@")
+    try:
+        exact = foreign.group(foreign.parse(own.read(location.RECORD)), "exact")
+        begun = foreign.text(foreign.group(exact, "train"), "init_from")
+    except (StoreError, ValueError):
+        begun = ""
+    return begun if begun.rpartition("@")[0] == run else f"{run}@{find(KEY, name)[1]}"
+
+
+def named(name: str) -> "Folder | Checkpoint":
+    """Return the weights that `train.init_from` names.
+
+    Raises:
+        ConfigError, RunError: see `find`; or a folder outside the mounted bucket.
+    """
+    if name.startswith("run:"):
+        return Checkpoint(*find(KEY, name))
+    return Folder(folders.of_setting(KEY, name))
 
 
 @dataclass(frozen=True)
-class Base:
-    """Checkpoint of another run."""
+class Folder:
+    """A Hugging Face folder."""
 
-    past: Past
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """Its path."""
+        return str(self.path)
+
+    @cached_property
+    def arch(self) -> Architecture:
+        """See `huggingface.read_architecture`."""
+        return huggingface.read_architecture(self.path)
+
+    @property
+    def sha256(self) -> str:
+        """See `huggingface.digest`."""
+        return huggingface.digest(self.path)
+
+    @property
+    def exact(self) -> dict[str, Any]:
+        """None: a folder has no run's settings."""
+        return {}
+
+    @property
+    def files(self) -> dict[str, Any]:
+        """See `huggingface.versions`."""
+        return huggingface.versions(self.path)
+
+    def identity(self) -> dict[str, Any]:
+        """Return the files' sha256."""
+        return {"weights_sha256": self.sha256}
+
+    @property
+    def generation(self) -> Generation:
+        """See `Generation.of_weights`."""
+        return Generation.of_weights(self.path)
+
+    def check(self) -> None:
+        """See `huggingface.check`."""
+        huggingface.check(self.path, self.arch)
+
+    def fits(self, config: Config, abstract: Params, state: Any, tokenizer_sha256: str) -> None:
+        """See `huggingface.check`; `fitting.resolve` has compared the tokenizer."""
+        huggingface.check(self.path, config.decoder)
+
+    def load(self, model: Architecture | ModuleConfig, abstract: Params) -> Params:
+        """See `huggingface.load`."""
+        assert isinstance(model, Architecture)
+        return huggingface.load(self.path, model, abstract)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint of a training run."""
+
+    store: Store
     step: int
 
-    @classmethod
-    def named(cls, name: str) -> "Base":
-        """Open the checkpoint that `train.init_from` names; see `find`."""
-        store, step = find("train.init_from", name)
-        return cls(Past.read(store), complete_step(store, step))
+    @property
+    def name(self) -> str:
+        """As written in the config."""
+        return f"run:{self.store.url}@{self.step}"
+
+    @cached_property
+    def past(self) -> Past:
+        """Run that saved it."""
+        return Past.read(self.store)
+
+    @property
+    def arch(self) -> Architecture:
+        """See `Past.read`."""
+        return self.past.architecture
+
+    def identity(self) -> dict[str, Any]:
+        """See `Past.identity`."""
+        return self.past.identity(self.step)
 
     @property
     def sha256(self) -> str:
         """Identity of its parameters."""
-        return hashlib.sha256(json.dumps(self.past.identity(self.step), sort_keys=True).encode()).hexdigest()
+        return hashlib.sha256(json.dumps(self.identity(), sort_keys=True).encode()).hexdigest()
 
-    def check(self, abstract: Params, tokenizer_sha256: str) -> None:
-        """Check that it holds these arrays and no others, from tokens of this tokenizer.
+    @property
+    def exact(self) -> dict[str, Any]:
+        """Settings that determine the run's losses, by section."""
+        return self.past.exact
 
-        Raises:
-            WeightsError: lists all that don't fit.
-            RunError: it can't be read, or has adapters alone.
-        """
-        stored, needed = (
-            {jax.tree_util.keystr(path, simple=True, separator="."): leaf.shape for path, leaf in leaves}
-            for leaves in map(
-                jax.tree_util.tree_leaves_with_path, (self.past.whole_shapes(self.step), abstract)
-            )
-        )
-        problems = [f"{name} is missing" for name in needed.keys() - stored.keys()]
-        problems += [f"{name} is of no array of this module" for name in stored.keys() - needed.keys()]
-        problems += [
-            f"{name} has shape {stored[name]}, the module's is {needed[name]}"
-            for name in stored.keys() & needed.keys()
-            if stored[name] != needed[name]
-        ]
-        if problems:
-            more = [f"and {len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else []
-            listed = "\n    ".join([*sorted(problems)[:_SHOWN], *more])
-            fix = "name a run of the same module with the same model.settings and vocabulary"
-            raise WeightsError(
-                f"{self._name}: {len(problems)} arrays don't fit\n    {listed}\n    fix: {fix}"
-            )
-        for name in self.past.store.list(f"{record.TOKENIZER}/{record.TOKENIZER}.json"):
-            if hashlib.sha256(self.past.store.read(name)).hexdigest() != tokenizer_sha256:
-                fix = "prepare the tokens with the tokenizer that lies in its folder"
-                raise WeightsError(f"{self._name}: has another tokenizer than the tokens\n    fix: {fix}")
+    @property
+    def files(self) -> dict[str, Any]:
+        """None that are sooner read than `sha256`."""
+        return {}
 
-    def params(self, abstract: Params) -> Params:
+    @property
+    def generation(self) -> Generation:
+        """See `Past.read`."""
+        return self.past.generation
+
+    def check(self) -> None:
+        """Raise RunError if the step isn't complete."""
+        complete_step(self.store, self.step)
+
+    def load(self, model: Architecture | ModuleConfig, abstract: Params) -> Params:
         """See `Past.params`."""
         return self.past.params(self.step, abstract)
+
+    def state(self, abstract: Any) -> Any:
+        """See `Past.state`."""
+        self.check()
+        return self.past.state(self.step, abstract)
 
     def whole(self) -> Any:
         """Restore its parameters on this host."""
         return self.past.restore(self.step, whole_state=False)["params"]
 
+    def fits(self, config: Config, abstract: Params, state: Any, tokenizer_sha256: str) -> None:
+        """Check that a run can begin with it.
+
+        Args:
+            config: of that run.
+            abstract: parameters that it must hold, and no others.
+            state: of that run; its optimizer's part counts unless `train.init_with` is parameters.
+            tokenizer_sha256: of the run's tokens.
+
+        Raises:
+            WeightsError: lists all that doesn't fit.
+            RunError: it can't be read, or has adapters alone.
+        """
+        self.check()
+        stored = self.past.whole_shapes(self.step)
+        problems = _unlike(stored, abstract)
+        if config.train.init_with != "parameters":
+            problems += self._of_state(config, stored, state)
+        if problems:
+            more = [f"and {len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else []
+            listed = "\n    ".join([*sorted(problems)[:_SHOWN], *more])
+            fix = "name a run of the same module with the same model.settings and vocabulary"
+            if isinstance(config.model, Architecture):
+                fix = "name a run of the same [model] and vocabulary"
+            noun = "arrays"
+            if config.train.init_with != "parameters":
+                noun = "arrays or settings"
+                fix += '; or train.init_with = "parameters", for these alone'
+            raise WeightsError(
+                f"{self._shown}: {len(problems)} {noun} don't fit\n    {listed}\n    fix: {fix}"
+            )
+        for name in self.store.list(f"{location.TOKENIZER}/{location.TOKENIZER}.json"):
+            if hashlib.sha256(self.store.read(name)).hexdigest() != tokenizer_sha256:
+                fix = "prepare the tokens with the tokenizer that lies in its folder"
+                raise WeightsError(f"{self._shown}: has another tokenizer than the tokens\n    fix: {fix}")
+
+    def _of_state(self, config: Config, stored: Params, state: Any) -> Iterator[str]:
+        """Yield what keeps a run from continuing with the optimizer's state or the step."""
+        was, now = self.past.optimizer.name, config.optimizer.name
+        if was != now:
+            yield f"optimizer.name is {was} there, {now} here"
+        else:
+            yield from _unlike(self.past.optimizer_shapes(stored), state["opt_state"], "opt_state.")
+        if config.train.init_with == "optimizer" and not optimizer.restarts(state["opt_state"]):
+            yield f'optimizer.name = {now} counts its schedule with its moments: train.init_with = "step"'
+        if config.train.init_with == "step" and self.step >= config.train.steps:
+            yield f"train.steps = {config.train.steps} must be more than its step, {self.step}"
+
     @property
-    def _name(self) -> str:
-        return f"train.init_from, {self.past.store.url}@{self.step}"
+    def _shown(self) -> str:
+        return f"{KEY}, {self.store.url}@{self.step}"
+
+
+def _unlike(stored: Any, needed: Any, prefix: str = "") -> list[str]:
+    """Return the arrays that two trees don't share."""
+    was, now = (
+        {
+            prefix + jax.tree_util.keystr(path, simple=True, separator="."): (leaf.shape, str(leaf.dtype))
+            for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+        }
+        for tree in (stored, needed)
+    )
+    problems = [f"{name} is missing" for name in now.keys() - was.keys()]
+    problems += [f"{name} is of no array of this run" for name in was.keys() - now.keys()]
+    shared = was.keys() & now.keys()
+    problems += [
+        f"{name} has shape {was[name][0]}, this run's is {now[name][0]}"
+        for name in shared
+        if was[name][0] != now[name][0]
+    ]
+    if prefix:  # parameters are cast
+        problems += [
+            f"{name} is {was[name][1]}, here {now[name][1]}"
+            for name in shared
+            if was[name][1] != now[name][1]
+        ]
+    return problems
 
 
 def merged(past: Past, params: Params) -> Params:
@@ -118,25 +288,19 @@ def merged(past: Past, params: Params) -> Params:
     Raises:
         WeightsError: the weights are no longer there, or others.
     """
+    base = named(past.base)
+    if past.base_sha256 != base.sha256:
+        fix = "put the weights that it was trained beside back there"
+        raise WeightsError(f"{past.base}: has other weights than the run was trained beside\n    fix: {fix}")
     if isinstance(past.model, ModuleConfig):
         from workload.modules import lora  # qwix takes seconds to import
 
-        base = Base.named(past.base)
-        _require(past, base.sha256)
+        assert isinstance(base, Checkpoint)
         return lora.merged(base.whole(), params, past.lora)
-    folder = folders.of_setting("train.init_from", past.base)
     device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    _require(past, huggingface.digest(folder))
     placed = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=device),
         decoder.shapes(past.architecture),
     )
-    given = huggingface.load(folder, past.architecture, placed)
+    given = base.load(past.architecture, placed)
     return {**given, "layers": adapters.merged(given["layers"], params["layers"], past.lora)}
-
-
-def _require(past: Past, sha256: str) -> None:
-    """Raise WeightsError unless a run's adapters were trained beside the weights of this digest."""
-    if past.base_sha256 != sha256:
-        fix = "put the weights that it was trained beside back there"
-        raise WeightsError(f"{past.base}: has other weights than the run was trained beside\n    fix: {fix}")

@@ -30,7 +30,8 @@ from workload.errors import HopelessError, OutageError, RunError, StoreError, Wo
 from workload.runs import outage
 from workload.runs.errors import MissingObjectError
 from workload.runs.store import Store
-from workload.train import checksums
+from workload.train import best, checksums
+from workload.train.best import Evaluated
 from workload.train.cluster import Cluster, first_line
 from workload.train.config import CheckpointConfig
 
@@ -167,6 +168,7 @@ class Checkpoints:
         self._complete: set[int] = set()
         self._unreadable: set[int] = set()  # complete, but not counted among the retained ones
         self._failed: set[int] = set()  # begun but not completed by this start
+        self._evaluated: dict[int, Evaluated] = {}  # losses on held-out tokens of steps that were saved
         self._saving: Future[None] | None = None
         self._step = 0  # being saved
         self._compute_sums: checksums.Compute | None = None
@@ -183,6 +185,17 @@ class Checkpoints:
         """Newest readable complete step."""
         return max(self._complete - self._unreadable, default=None)
 
+    @property
+    def best(self) -> int | None:
+        """Readable complete step with the lowest loss on held-out tokens."""
+        usable = self._complete - self._unreadable
+        return best.choose({step: loss for step, loss in self._evaluated.items() if step in usable})
+
+    def improves(self, evaluated: Evaluated) -> bool:
+        """Return True if the loss is lower than those of all steps that are complete or being saved."""
+        saved = self._complete | ({self._step} if self._saving else set())
+        return best.improves(evaluated, [loss for step, loss in self._evaluated.items() if step in saved])
+
     def restore(self, abstract_state: Any) -> Restored:
         """Restore the newest complete step that every worker can read.
 
@@ -197,6 +210,7 @@ class Checkpoints:
         )  # now, for a save mustn't wait for the compiler
         steps = self._cluster.agree(self._tidy)
         self._complete = set(steps["complete"])
+        self._evaluated = {step: Evaluated(float.fromhex(loss), of) for step, loss, of in steps["evaluated"]}
         passed_over = [(step, "no marker: it was never completed") for step in steps["incomplete"]]
         for step in sorted(self._complete, reverse=True):
             state: Any = None  # free the previous state: memory holds only one
@@ -214,8 +228,8 @@ class Checkpoints:
             raise RunError(f"{self._root}: no checkpoint can be read ({reasons})\n    fix: {fix}")
         return Restored(0, None, tuple(passed_over))
 
-    def _tidy(self) -> dict[str, tuple[int, ...]]:
-        """List the steps and remove the incomplete ones, which will be saved again.
+    def _tidy(self) -> dict[str, Any]:
+        """List the steps with their evaluations, and remove the incomplete ones, which will be saved again.
 
         Raises:
             HopelessError: all markers are lost, as by a copy that left them out.
@@ -225,7 +239,9 @@ class Checkpoints:
             _refuse_lost_markers(self._store, steps.incomplete)
         for step in steps.incomplete:
             self._remove(step)
-        return {"complete": steps.complete, "incomplete": steps.incomplete}
+        known = best.read(self._store, FOLDER, steps.complete) if self._config.keep_best else {}
+        evaluated = [(step, loss.loss.hex(), loss.of) for step, loss in known.items()]
+        return {"complete": steps.complete, "incomplete": steps.incomplete, "evaluated": evaluated}
 
     def _try(self, step: int, abstract_state: Any) -> tuple[Any, str]:
         try:
@@ -250,6 +266,7 @@ class Checkpoints:
         state: Any,
         patience_s: float = PATIENCE_S,
         begins: Callable[[], None] = lambda: None,
+        evaluated: Evaluated | None = None,
     ) -> str:
         """Begin to save; a step that is complete and readable isn't saved again.
 
@@ -260,6 +277,7 @@ class Checkpoints:
             state: after them.
             patience_s: longest wait for the previous save.
             begins: called right before the save begins.
+            evaluated: the state's loss on held-out tokens, if it is known.
 
         Returns:
             The reason for a delay, after which the caller retries; empty if the save began.
@@ -280,6 +298,8 @@ class Checkpoints:
         self._forget_failures()
         begins()
         self._begun, self._step = time.monotonic(), step
+        if evaluated:
+            self._evaluated[step] = evaluated
         outage.try_until(self._begun + self._config.timeout_s)
         self._size_gb = sum(leaf.nbytes for leaf in jax.tree.leaves(state)) / 1e9
         self._compute_sums = self._compute_sums or checksums.compiled(state)
@@ -296,13 +316,18 @@ class Checkpoints:
         return ""
 
     def save_surely(
-        self, step: int, state: Any, within_s: float = math.inf, begins: Callable[[], None] = lambda: None
+        self,
+        step: int,
+        state: Any,
+        within_s: float = math.inf,
+        begins: Callable[[], None] = lambda: None,
+        evaluated: Evaluated | None = None,
     ) -> bool:
         """Retry until the step is complete, or return False after `within_s`. Raises as `save`."""
         give_up = time.monotonic() + within_s
         while True:
             remaining_s = max(0.0, give_up - time.monotonic())
-            if not self.save(step, state, remaining_s, begins):
+            if not self.save(step, state, remaining_s, begins, evaluated):
                 self._previous(max(0.0, give_up - time.monotonic()))
             if step in self._complete:
                 return True
@@ -347,7 +372,10 @@ class Checkpoints:
             try:
                 self._guard()
                 self._before_marker(self._step)
-                self._store.write(f"{FOLDER}/{self._step}/{checksums.NAME}", self._checksums())
+                folder, evaluated = f"{FOLDER}/{self._step}", self._evaluated.get(self._step)
+                if evaluated:
+                    self._store.write(f"{folder}/{best.NAME}", evaluated.dump(self._step))
+                self._store.write(f"{folder}/{checksums.NAME}", self._checksums())
                 break
             except OutageError:
                 if time.monotonic() > give_up:
@@ -416,6 +444,7 @@ class Checkpoints:
         readable = sorted(self._complete - self._unreadable)
         oldest_kept = next(iter(readable[-self._config.keep :]), 0)
         old = {step for step in self._complete if step < oldest_kept}
+        old -= {self.best} if self._config.keep_best else set()
         self._complete -= old
         old |= {step for step in self._failed if step < oldest_kept}
         self._failed -= old

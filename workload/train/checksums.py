@@ -58,6 +58,7 @@ def _stacked(path: tuple[Any, ...], leaf: Any) -> bool:
 
 
 def _sum(array: Array, by_layer: bool) -> Array:
+    array = array.astype(jnp.uint8) if array.dtype == bool else array
     words = jax.lax.bitcast_convert_type(array, _WORDS[array.dtype.itemsize]).astype(jnp.uint32)
     key, stride = jnp.full(array.shape, _POSITION, jnp.uint32), _POSITION
     for axis in reversed(range(array.ndim)):

@@ -12,7 +12,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from settings_schema.rules import above, at_least, below, between, one_of
+from settings_schema.rules import above, at_least, between, one_of
 from workload import folders
 from workload.errors import ConfigError, Problem
 from workload.model import adapters, points
@@ -24,6 +24,7 @@ from workload.runs.vertex_ids import ID, IS_ID, IS_TENSORBOARD, TENSORBOARD
 from workload.settings import build, matching, override, read, ruled
 from workload.train import flags
 from workload.train.compute import ComputeConfig
+from workload.train.optimizer_config import OptimizerConfig
 
 
 @dataclass(frozen=True)
@@ -37,23 +38,6 @@ class DataConfig:
 
 
 @dataclass(frozen=True)
-class OptimizerConfig:
-    """AdamW with a linear warm-up, a cosine decay and clipping by the global norm."""
-
-    learning_rate: float = ruled(1e-3, above(0))  # at the end of the warm-up
-    final_fraction: float = ruled(0.1, between(0, 1))  # of learning_rate, at the last step
-    warmup_steps: int = ruled(10, at_least(0))
-    schedule: str = ruled("cosine", one_of("cosine", "linear", "constant"))  # after the warm-up
-    weight_decay: float = ruled(0.1, at_least(0))  # not on norms and biases
-    beta1: float = ruled(0.9, below(1))
-    beta2: float = ruled(0.95, below(1))
-    epsilon: float = ruled(1e-8, above(0))
-    clip_norm: float = ruled(1.0, above(0))
-    # Of the first moment. bfloat16 saves 2 of the 12 bytes that a parameter takes in HBM and checkpoints.
-    moment_dtype: str = ruled("float32", one_of("float32", "bfloat16"))
-
-
-@dataclass(frozen=True)
 class TrainConfig:
     """Steps, batch, seed and initial weights."""
 
@@ -61,9 +45,12 @@ class TrainConfig:
     batch_size: int = ruled(16, at_least(1))  # examples a step, over all devices
     accumulate: int = ruled(1, at_least(1))  # sequential parts of a step's batch
     seed: int = ruled(0, between(0, 2**31 - 1))  # of the parameters and of the data's order
-    # Folder of initial Hugging Face weights, as data.path; for a module, a run and its step: "run:first@400",
+    # Folder of initial Hugging Face weights, as data.path; or a run and its step, "run:first@400", or @best;
     # or by the run's URL, "run:gs://BUCKET/runs/first@400"; empty: random from the seed.
     init_from: str = ""
+    # Taken from the run in init_from: its parameters; optimizer: its optimizer's state, too; step: both, and
+    # the step, from which this run continues.
+    init_with: str = ruled("parameters", one_of("parameters", "optimizer", "step"))
 
 
 @dataclass(frozen=True)
@@ -85,6 +72,8 @@ class CheckpointConfig:
     preemption_every_h: float = ruled(24.0, above(0))  # expected time between two losses of a worker
     notice_s: float = ruled(30.0, at_least(0))  # between a notice and the end of the machine
     keep: int = ruled(3, at_least(1))  # newest complete checkpoints to retain
+    # Save after each evaluation with a lower loss than before, and retain the checkpoint with the lowest.
+    keep_best: bool = False
     timeout_s: int = ruled(300, at_least(10))  # for one save, before it counts as failed
     # Training time without a successful save before the run fails. A restart needs storage too, so failing
     # sooner gains nothing; failing later hides the error.
@@ -123,7 +112,7 @@ class Config:
 
     model: Architecture | ModuleConfig = field(default_factory=Architecture)
     data: DataConfig = DataConfig()
-    optimizer: OptimizerConfig = OptimizerConfig()
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     train: TrainConfig = TrainConfig()
     lora: LoraConfig = field(default_factory=LoraConfig)
     compute: ComputeConfig = field(default_factory=ComputeConfig)
@@ -139,6 +128,11 @@ class Config:
         return self.model
 
     @property
+    def decay_steps(self) -> int:
+        """Last steps of the schedule wsd."""
+        return self.optimizer.decay_steps or max(1, self.train.steps // 10)
+
+    @property
     def weights(self) -> Path:
         """Folder of `train.init_from`, in a run of the decoder."""
         return folders.of_setting("train.init_from", self.train.init_from)
@@ -152,6 +146,11 @@ class Config:
         del identity["data"]["path"], identity["train"]["accumulate"]
         identity["compute"] = {"dtype": self.compute.dtype, "reduce_dtype": self.compute.reduce_dtype}
         # Left out where they are off, as from runs that began before there were these settings.
+        for name, keys in _YOUNG.items():
+            section = getattr(type(self)(), name)
+            for key in keys:
+                if identity[name][key] == getattr(section, key):
+                    del identity[name][key]
         if self.compute.products != "dtype":
             identity["compute"]["products"] = self.compute.products
         if self.lora.rank:
@@ -174,6 +173,7 @@ class Config:
         }
 
 
+_YOUNG = {"optimizer": ("name", "options", "decay_steps"), "train": ("init_with",)}
 _DECODERS_ALONE = [
     (entry.name, entry.default)
     for entry in fields(ComputeConfig)
@@ -228,6 +228,14 @@ def _cross_checks(config: Config) -> list[Problem]:
         rule = f"must be less than train.steps, {train.steps}"
         fix = "warm up for a tenth of the run or less"
         problems.append(Problem("optimizer.warmup_steps", str(optimizer.warmup_steps), rule, fix))
+    problems += _of_schedule(config) + _of_beginning(config)
+    if config.checkpoint.keep_best and not config.observe.eval_path:
+        rule = "needs observe.eval_path, a folder of held-out tokens"
+        problems.append(Problem("checkpoint.keep_best", "true", rule, "set it, or remove keep_best"))
+    if (optimizer.name, optimizer.options) != ("adamw", {}):
+        from workload.train import optax_names  # imports JAX
+
+        problems += optax_names.problems(optimizer)
     if train.batch_size % train.accumulate:
         rule = f"must divide train.batch_size, {train.batch_size}"
         problems.append(Problem("train.accumulate", str(train.accumulate), rule, "1, or a divisor"))
@@ -240,6 +248,42 @@ def _cross_checks(config: Config) -> list[Problem]:
     return problems
 
 
+def _of_schedule(config: Config) -> list[Problem]:
+    """Return violations of rules of wsd's decay."""
+    optimizer, steps = config.optimizer, config.train.steps
+    given = str(optimizer.decay_steps)
+    if optimizer.schedule != "wsd":
+        rule, fix = "is of the schedule wsd", 'optimizer.schedule = "wsd", or remove it'
+        return [Problem("optimizer.decay_steps", given, rule, fix)] if optimizer.decay_steps else []
+    if optimizer.warmup_steps + config.decay_steps <= steps:
+        return []
+    rule = f"must leave optimizer.warmup_steps, {optimizer.warmup_steps}, of train.steps, {steps}"
+    fix = f"at most {max(1, steps - optimizer.warmup_steps)}, or warm up for less"
+    return [Problem("optimizer.decay_steps", str(config.decay_steps), rule, fix)]
+
+
+def _of_beginning(config: Config) -> list[Problem]:
+    """Return violations of rules of the weights that a run begins with."""
+    train, problems = config.train, []
+    begin, is_run = train.init_from, train.init_from.startswith("run:")
+    if (
+        begin
+        and (is_run or isinstance(config.model, ModuleConfig))
+        and not location.CHECKPOINT.fullmatch(begin)
+    ):
+        problems.append(Problem("train.init_from", repr(begin), location.IS_CHECKPOINT, "e.g. run:first@400"))
+    if train.init_with == "parameters":
+        return problems
+    given = f'"{train.init_with}"'
+    if not is_run:
+        rule = f"is of a run in train.init_from, which is {begin!r}"
+        problems.append(Problem("train.init_with", given, rule, "e.g. train.init_from=run:first@400"))
+    if config.lora.rank:
+        rule = "isn't for adapters, which begin beside the parameters of train.init_from"
+        problems.append(Problem("train.init_with", given, rule, '"parameters"'))
+    return problems
+
+
 def _of_module(config: Config) -> list[Problem]:
     """Return settings of the decoder's step that a module decides itself."""
     given = {f"compute.{name}": (getattr(config.compute, name), default) for name, default in _DECODERS_ALONE}
@@ -248,9 +292,6 @@ def _of_module(config: Config) -> list[Problem]:
     problems = [
         Problem(key, repr(value), rule, fix) for key, (value, default) in given.items() if value != default
     ]
-    begin = config.train.init_from
-    if begin and not location.CHECKPOINT.fullmatch(begin):
-        problems.append(Problem("train.init_from", repr(begin), location.IS_CHECKPOINT, "e.g. run:first@400"))
     settings = config.model.settings if isinstance(config.model, ModuleConfig) else {}
     try:
         json.dumps(settings, allow_nan=False)

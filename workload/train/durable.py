@@ -16,6 +16,7 @@ from settings_schema.foreign import ForeignError
 from workload.errors import StoreError
 from workload.runs.errors import MissingObjectError
 from workload.runs.store import Store, copy
+from workload.train import best
 from workload.train.checkpoints import FOLDER, MARKER, list_steps, remove_step
 from workload.train.cluster import first_line
 
@@ -28,7 +29,7 @@ _COPIED_AT_ONCE = 8  # objects
 class DurableCopies:
     """Copies from `steps` into `run` by worker 0; without effect if the two are the same."""
 
-    def __init__(self, run: Store, steps: Store, every_h: float, keep: int):
+    def __init__(self, run: Store, steps: Store, every_h: float, keep: int, keep_best: bool = False):
         """Create the schedule of copies.
 
         Args:
@@ -36,9 +37,11 @@ class DurableCopies:
             steps: store of its checkpoints.
             every_h: between two copies during training.
             keep: number of newest copies to retain.
+            keep_best: copy the best step, too, and retain it.
         """
         self.steps = steps
         self._run, self._every_s, self._keep = run, every_h * 3600, keep
+        self._keep_best = keep_best
         self._alone = run.url == steps.url
         self._due = 0.0  # monotonic time of the next copy
         self._copying: threading.Thread | None = None
@@ -74,7 +77,7 @@ class DurableCopies:
         self._copying.start()
 
     def end(self, step: int) -> None:
-        """Copy the last step of a finished run.
+        """Copy the last step of a finished run, and its best one.
 
         Raises:
             StoreError: storage can't be read or written.
@@ -82,6 +85,8 @@ class DurableCopies:
         if self._alone:
             return
         self.wait()
+        if self._keep_best and (chosen := _best(self.steps)):
+            self._keep_step(chosen)
         self._keep_step(step)
 
     def wait(self) -> None:
@@ -99,12 +104,18 @@ class DurableCopies:
         if step not in list_steps(self._run).complete:
             _copy_step(self.steps, self._run, step)
         self._note(step)
+        kept = _best(self._run) if self._keep_best else None
         for old in list_steps(self._run).complete[: -self._keep]:
-            remove_step(self._run, old)
+            if old != kept:
+                remove_step(self._run, old)
 
     def _note(self, step: int) -> None:
         self._due = time.monotonic() + self._every_s
         self._run.write(NOTE, json.dumps({"step": step, "time": time.time()}).encode())
+
+
+def _best(store: Store) -> int | None:
+    return best.choose(best.read(store, FOLDER, list_steps(store).complete))
 
 
 def _copy_step(source: Store, target: Store, step: int) -> None:

@@ -7,6 +7,7 @@ from jax import Array
 from workload.data.loader import Loader
 from workload.data.tokens import Dataset
 from workload.errors import ConfigError, Problem
+from workload.train.best import Evaluated
 from workload.train.config import Config
 from workload.train.update import Batch, Params, TrainStep
 
@@ -34,7 +35,7 @@ class Evaluation:
         self._batches = min(config.observe.eval_batches, len(held_out) // size)
         self._sums: Callable[[Params, Batch], tuple[Array, Array]] | None = None
 
-    def loss(self, params: Params) -> float:
+    def loss(self, params: Params) -> Evaluated:
         """Return the mean loss per target over all batches; every worker must call it."""
         if self._sums is None:
             self._sums = self._step.compile_loss()
@@ -44,4 +45,5 @@ class Evaluation:
             sums = self._sums(params, loader.batch(number))
             total, count = total + float(sums[0]), count + float(sums[1])
         loader.close()
-        return total / max(count, 1.0)
+        batches = f"{self._batches} x {self._config.train.batch_size} x {self._config.data.sequence_length}"
+        return Evaluated(total / max(count, 1.0), f"{self._held_out.manifest.sha256} {batches}")

@@ -2,11 +2,11 @@
 
 import hashlib
 from dataclasses import asdict, replace
+from typing import Any
 
 from workload import command
 from workload.data.tokens import Dataset
 from workload.errors import ConfigError, Problem
-from workload.model import huggingface
 from workload.model.architecture import Architecture
 from workload.train import divisibility
 from workload.train.config import Config
@@ -24,10 +24,10 @@ def resolve(config: Config, dataset: Dataset) -> Config:
     """
     problems: list[Problem] = []
     if config.train.init_from and isinstance(config.model, Architecture):
-        folder = config.weights
         config = model_from_weights(config, problems)
+    if config.train.init_from and not config.train.init_from.startswith("run:"):
+        folder, made_with = config.weights, dataset.manifest.tokenizer_sha256
         tokenizer = folder / "tokenizer.json"
-        made_with = dataset.manifest.tokenizer_sha256
         if tokenizer.is_file() and hashlib.sha256(tokenizer.read_bytes()).hexdigest() != made_with:
             rule = f"has another tokenizer than the tokens, {dataset.manifest.tokenizer}"
             fix = f"{command('data', 'prepare', '--tokenizer', str(folder))} --source … --out …"
@@ -50,17 +50,21 @@ def model_from_weights(config: Config, problems: list[Problem]) -> Config:
     Raises:
         WeightsError: the weights' config.json is unusable.
     """
-    folder = config.weights
-    stored = huggingface.read_architecture(folder)
+    from workload.train import base  # orbax takes seconds to import
+
+    given = base.named(config.train.init_from)
+    stored = given.arch
     chosen = stored if config.model == Architecture() else config.decoder
-    filled = replace(
-        chosen, kv_heads=chosen.J, head_dim=chosen.K, vocab_size=chosen.vocab_size or stored.vocab_size
-    )
-    for key, value in asdict(filled).items():
-        if value != (known := asdict(stored)[key]):
-            rule = f"must be {known!r}, as in {folder}/config.json"
+
+    def filled(arch: Architecture) -> dict[str, Any]:
+        vocab_size = arch.vocab_size or stored.vocab_size
+        return asdict(replace(arch, kv_heads=arch.J, head_dim=arch.K, vocab_size=vocab_size))
+
+    for key, value in filled(chosen).items():
+        if value != (known := filled(stored)[key]):
+            rule = f"must be {known!r}, as in {given.name}"
             problems.append(Problem(f"model.{key}", repr(value), rule, "remove [model] to use the weights'"))
-    return replace(config, model=filled)
+    return replace(config, model=stored)
 
 
 def check(config: Config, devices: int, platform: str, examples: int) -> None:

@@ -84,7 +84,8 @@ def launch(
         _cache_compiled(url, environment)
         goodput.seconds["init"] = goodput.elapsed_s
         steps = open_store(location.of_steps(url, environment))
-        durable = DurableCopies(store, steps, config.checkpoint.durable_every_h, config.checkpoint.keep)
+        kept = config.checkpoint
+        durable = DurableCopies(store, steps, kept.durable_every_h, kept.keep, kept.keep_best)
         with Uploader(url, config.observe) if cluster.leader else nullcontext():
             outcome = Run(
                 config,

@@ -13,7 +13,7 @@ import json
 import math
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -30,7 +30,8 @@ from workload.runs.goodput import GoodputRecorder
 from workload.runs.lease import Lease
 from workload.runs.step_log import StepLog, read_losses
 from workload.runs.store import Store
-from workload.train import checksums
+from workload.train import base, best, checksums
+from workload.train.best import Evaluated
 from workload.train.checkpoints import PATIENCE_S, Checkpoints, Restored
 from workload.train.cluster import Cluster
 from workload.train.config import Config
@@ -75,6 +76,9 @@ class Run:
         held_out: Dataset | None = None,
         extend: bool = False,
     ):
+        if config.train.init_from.endswith(f"@{best.BEST}"):
+            name = cluster.agree(lambda: base.pinned(config.train.init_from, store))
+            config = replace(config, train=replace(config.train, init_from=name))
         config = resolve(config, dataset)
         self._config, self._cluster, self._dataset, self._store = config, cluster, dataset, store
         self._lease, self._step_log, self._goodput = lease, step_log, goodput  # step log: worker 0 only
@@ -128,9 +132,11 @@ class Run:
         with goodput.doing("restore"):
             self._cluster.agree(self._durable.begin)
             restored = self._checkpoints.restore(self._step.state)
+            if restored.state is None:
+                restored = replace(restored, step=self._step.begins_at)
             self._begin(restored, new_mesh)
             self._step.prepare()
-            state = restored.state or self._first_state()
+            state = restored.state or self._step.first_state()
         with goodput.doing("compile"):
             if self._cluster.leader:
                 print("compiling the step; it is cached for later starts …", flush=True)
@@ -148,23 +154,24 @@ class Run:
                 state, self._metrics[step] = update(state, batch)
                 self._report(step - 1)  # the previous step, so that the devices never wait for the host
             profiler.after(step, self._metrics.get(step))
-            self._evaluate(step, state)
+            evaluated = self._evaluate(step, state)
+            better = config.checkpoint.keep_best and evaluated and self._checkpoints.improves(evaluated)
             stop = preemption.reached(step)
             due = interval.due(step)
             # The last step must be saved; a stop saves if the notice is long enough; else by schedule.
             if step == config.train.steps:
-                self._save(step, state, interval, math.inf)
+                self._save(step, state, interval, evaluated, math.inf)
             elif stop:
                 if self._saves_on_notice():
-                    self._save(step, state, interval, config.checkpoint.notice_s)
-            elif due or self._put_off is not None:
-                self._save(step, state, interval)
+                    self._save(step, state, interval, evaluated, config.checkpoint.notice_s)
+            elif due or better or self._put_off is not None:
+                self._save(step, state, interval, evaluated)
         with goodput.doing("save"):
             self._checkpoints.wait(max(config.checkpoint.notice_s, PATIENCE_S) if stop else math.inf)
         self._loader.close()
         profiler.close()
         if step < config.train.steps:
-            saved = self._checkpoints.newest or 0
+            saved = self._checkpoints.newest or self._begun
             self._event(preemption.event, step=saved, lost_steps=step - saved)
             return Outcome("preempted", saved, self._last_loss)
         with goodput.doing("save"):
@@ -173,29 +180,29 @@ class Run:
         self._finish(step, state, again=done_again and (new_mesh or not config.observe.strict))
         return Outcome("done", step, self._last_loss)
 
-    def _evaluate(self, step: int, state: State) -> None:
+    def _evaluate(self, step: int, state: State) -> Evaluated | None:
         """Evaluate every `observe.eval_every` steps and after the last."""
         if self._evaluation is None or (
             step % self._config.observe.eval_every and step != self._config.train.steps
         ):
-            return
+            return None
         with self._goodput.doing("eval"):
-            loss = self._evaluation.loss(state["params"])
+            evaluated = self._evaluation.loss(state["params"])
         if self._step_log:
-            self._step_log.evaluated(step, loss)
-
-    def _first_state(self) -> State:
-        """Create the state before any update: read from weights, or drawn from the seed on the devices."""
-        if self._config.train.init_from:
-            self._event("weights", folder=self._config.train.init_from)
-        params = self._step.first_params()
-        return {"params": params, "opt_state": self._step.first_optimizer_state(params)}
+            self._step_log.evaluated(step, evaluated.loss)
+        return evaluated
 
     def _begin(self, restored: Restored, new_mesh: bool) -> None:
         for step, reason in restored.passed_over:
             self._event("passed-over", step=step, reason=reason)
-        if restored.step:
+        self._begun, train = restored.step, self._config.train
+        if restored.state is not None:
             self._event("restore", step=restored.step)
+        elif train.init_from:
+            forked = {"taken": train.init_with, "step": restored.step, "changed": self._record.forked}
+            self._event(
+                "weights", folder=train.init_from, **(forked if train.init_from.startswith("run:") else {})
+            )
         if new_mesh:
             note = "mesh, chip, compiler, flags or remat changed: results differ by rounding from here on"
             self._event("moved", step=restored.step, note=note)
@@ -214,10 +221,8 @@ class Run:
         """Return the seconds of a save on notice and their origin, the same on all workers."""
         if self._checkpoints.save_s:
             return self._checkpoints.save_s, "measured on the last save"
-        leaves = jax.tree.leaves(self._step.state)
-        size = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves)
         workers = self._cluster.membership.workers
-        return size / workers / _ASSUMED_BYTES_PER_S, "assumed: 1 GB/s a host"
+        return self._step.state_bytes / workers / _ASSUMED_BYTES_PER_S, "assumed: 1 GB/s a host"
 
     def _log_notice_plan(self) -> None:
         seconds, reason = self._notice_save_s()
@@ -283,7 +288,9 @@ class Run:
             " A restart with these settings fails again: choose another --name"
         )
 
-    def _save(self, step: int, state: State, interval: Interval, within_s: float = 0.0) -> None:
+    def _save(
+        self, step: int, state: State, interval: Interval, evaluated: Evaluated | None, within_s: float = 0.0
+    ) -> None:
         """Save in the background or, given `within_s`, until it is complete or that time is over.
 
         Losses are stored before the marker: a complete checkpoint implies them.
@@ -302,10 +309,11 @@ class Run:
 
         with self._goodput.doing("save"):
             if within_s:
-                self._checkpoints.save_surely(step, state, within_s, begins)
+                self._checkpoints.save_surely(step, state, within_s, begins, evaluated)
                 return
             # A postponed save doesn't wait again: training continues and retries after each step.
-            delay = self._checkpoints.save(step, state, 0.0 if put_off else PATIENCE_S, begins)
+            patience_s = 0.0 if put_off else PATIENCE_S
+            delay = self._checkpoints.save(step, state, patience_s, begins, evaluated)
         if delay and not put_off:
             self._event("save-put-off", step=step, reason=delay)
         self._put_off = (self._put_off or step) if delay else None
@@ -326,7 +334,8 @@ class Run:
             final = {"step": step, "loss_hex": loss.hex(), **digests}
             if not again:
                 self._compare_end(final)
-            self._store.write("final.json", (json.dumps(final) + "\n").encode())
+            chosen = {"best": self._checkpoints.best} if self._config.checkpoint.keep_best else {}
+            self._store.write("final.json", (json.dumps(final | chosen) + "\n").encode())
             return loss
 
         self._last_loss = float(self._cluster.agree(write))

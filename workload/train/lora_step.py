@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.sharding import Mesh
 
-from workload.model import adapters, decoder, huggingface
+from workload.model import adapters, decoder
 from workload.model.products import quantized
 from workload.train import sharding
 from workload.train.config import Config
@@ -26,9 +26,14 @@ class LoraStep(Step):
         self.frozen = self._placed(jax.eval_shape(self._quantized, self._given))
         self.frozen_where = sharding.specs(self.frozen, mesh)
 
+    @property
+    def given(self) -> Params:
+        """See `TrainStep.given`: the frozen ones, before they are quantized."""
+        return self._given
+
     def prepare(self) -> None:
         """Read the frozen parameters, each worker its devices' parts."""
-        given = huggingface.load(self.config.weights, self.config.decoder, self._given)
+        given = self.read_given()
         if self.config.lora.quantize != "none":
             where = jax.tree.map(lambda leaf: leaf.sharding, self.frozen)
             given = jax.jit(self._quantized, out_shardings=where)(given)

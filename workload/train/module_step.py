@@ -8,12 +8,11 @@ function of (seed, step), so that a repeated step has the same bits.
 
 import math
 from collections.abc import Mapping
-from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax  # type: ignore[import-untyped]
 from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
@@ -25,9 +24,6 @@ from workload.train import optimizer, sharding
 from workload.train.config import Config
 from workload.train.sharding import FSDP, memory_bytes
 from workload.train.update import Batch, Params, State, TrainStep, summed
-
-if TYPE_CHECKING:
-    from workload.train.base import Base
 
 _EVALUATION = 0  # number of the step whose key an evaluation has; updates begin with 1
 _NOTES = 4  # in an event
@@ -77,43 +73,22 @@ class ModuleStep(TrainStep):
     def first_params(self) -> Params:
         """Read those of `train.init_from`, or draw them where they are held: the same on any mesh."""
         if self.config.train.init_from and not self.config.lora.rank:
-            return self._base.params(self.state["params"])
+            return self.read_given()
         params: Params = jax.jit(self.module.first_params, out_shardings=self.shardings["params"])()
         return params
 
     def prepare(self) -> None:
         """See `TrainStep.prepare`."""
         if self.frozen:
-            self._values = self._base.params(self.frozen)
+            self._values = self.read_given()
 
-    def base_sha256(self) -> str:
-        """See `Base.sha256`."""
-        return self._base.sha256
-
-    def check_weights(self, tokenizer_sha256: str) -> None:
-        """See `Base.check`."""
-        self._base.check(self.frozen or self.state["params"], tokenizer_sha256)
-
-    @cached_property
-    def _base(self) -> "Base":
-        from workload.train.base import Base  # orbax takes seconds to import
-
-        return Base.named(self.config.train.init_from)
-
-    def _shardings(self, abstract: State) -> Any:
-        params = self._places_of(abstract["params"])
-        replicated = NamedSharding(self.mesh, PartitionSpec())
-        moments = optax.tree_map_params(
-            self._optimizer,
-            lambda _, where: where,
-            abstract["opt_state"],
-            params,
-            transform_non_params=lambda _: replicated,
-        )
-        return {"params": params, "opt_state": moments}
+    @property
+    def given(self) -> Params:
+        """See `TrainStep.given`: the frozen ones, if there are any."""
+        return self.frozen or super().given
 
     def _places_of(self, params: Params) -> Any:
-        """Return the shardings of parameters; note those that aren't placed as annotated."""
+        """See `TrainStep._places_of`; notes those that aren't placed as annotated."""
         notes: list[str] = []
 
         def placed(path: tuple[Any, ...], leaf: Any) -> NamedSharding:
@@ -197,8 +172,7 @@ def partition(
     parts = axes[FSDP]
     if parts == 1 or len(shape) < 2:
         return PartitionSpec(), note
-    fitting = [axis for axis, length in enumerate(shape) if length % parts == 0]
-    if not fitting:
+    axis = sharding.longest(shape, parts)
+    if axis is None:
         return PartitionSpec(), f"{note or f'fsdp = {parts} divides no axis'}; whole on every device"
-    axis = max(fitting, key=lambda axis: shape[axis])
-    return PartitionSpec(*[None] * axis, FSDP), f"{note}; split along axis {axis} instead" if note else ""
+    return sharding.along(axis), f"{note}; split along axis {axis} instead" if note else ""

@@ -1,4 +1,5 @@
-"""AdamW: linear warm-up, a decay, clipping by the global norm."""
+"""Optimizer of a run: linear warm-up, a decay, clipping by the global norm, the update of optax's name."""
+# mypy: allow-untyped-calls
 
 from typing import Any
 
@@ -8,6 +9,7 @@ import optax  # type: ignore[import-untyped]
 from jax import Array
 from numpy.typing import NDArray
 
+from workload.train import optax_names
 from workload.train.config import Config
 
 
@@ -17,13 +19,13 @@ def schedule(config: Config) -> optax.Schedule:
     peak, end = settings.learning_rate, settings.learning_rate * settings.final_fraction
     if settings.schedule == "cosine":
         return optax.warmup_cosine_decay_schedule(0.0, peak, settings.warmup_steps, steps, end)
+    warm_up, stable = optax.linear_schedule(0.0, peak, settings.warmup_steps), optax.constant_schedule(peak)
+    if settings.schedule == "wsd":
+        begin = steps - config.decay_steps
+        decay = optax.linear_schedule(peak, end, config.decay_steps)
+        return optax.join_schedules([warm_up, stable, decay], [settings.warmup_steps, begin])
     after = steps - settings.warmup_steps
-    decay = (
-        optax.linear_schedule(peak, end, after)
-        if settings.schedule == "linear"
-        else optax.constant_schedule(peak)
-    )
-    warm_up = optax.linear_schedule(0.0, peak, settings.warmup_steps)
+    decay = optax.linear_schedule(peak, end, after) if settings.schedule == "linear" else stable
     return optax.join_schedules([warm_up, decay], [settings.warmup_steps])
 
 
@@ -36,26 +38,47 @@ def learning_rates(config: Config) -> NDArray[np.float32]:
 
 def build(config: Config) -> optax.GradientTransformation:
     """Create the optimizer of a run."""
-    settings = config.optimizer
-    return optax.chain(
-        optax.clip_by_global_norm(settings.clip_norm),
-        optax.adamw(
-            schedule(config),
-            b1=settings.beta1,
-            b2=settings.beta2,
-            eps=settings.epsilon,
-            mu_dtype=settings.moment_dtype,
-            weight_decay=settings.weight_decay,
-            mask=_decayed,
-        ),
-    )
+    update = optax_names.create(config.optimizer, schedule(config), _decayed)
+    return optax.chain(optax.clip_by_global_norm(config.optimizer.clip_norm), update)
+
+
+def state_bytes(config: Config, params: Any) -> int:
+    """Return the bytes of trained parameters and their optimizer's state, from shapes."""
+    return size_bytes((params, jax.eval_shape(build(config).init, params)))
+
+
+def size_bytes(tree: Any) -> int:
+    """Return the bytes of a tree's arrays."""
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
 def finished(opt_state: Any) -> Array:
-    """Return the number of finished updates that an optimizer's state counts."""
-    states = jax.tree.leaves(opt_state, is_leaf=lambda node: isinstance(node, optax.ScaleByAdamState))
-    count: Array = next(node.count for node in states if isinstance(node, optax.ScaleByAdamState))
+    """Return the number of finished updates that an optimizer's state counts, for its schedule if it can."""
+    counting = [
+        node
+        for node in optax_names.nodes(opt_state)
+        if hasattr(node, "_asdict") and "count" in node._asdict()
+    ]
+    count: Array = next(filter(_counts, counting), counting[0]).count
     return count
+
+
+def restarts(opt_state: Any) -> bool:
+    """Return True if the schedule is counted apart from the moments, so that it can begin anew."""
+    return any(map(_counts, optax_names.nodes(opt_state)))
+
+
+def restarted(opt_state: Any) -> Any:
+    """Return the state with a schedule at its begin; moments and their own counts stay."""
+    return jax.tree.map(
+        lambda node: node._replace(count=node.count * 0) if _counts(node) else node,
+        opt_state,
+        is_leaf=_counts,
+    )
+
+
+def _counts(node: Any) -> bool:
+    return isinstance(node, optax.ScaleByScheduleState)
 
 
 def _decayed(params: Any) -> Any:

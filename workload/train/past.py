@@ -20,12 +20,14 @@ from workload.model.architecture import Architecture
 from workload.model.decoder import Params
 from workload.model.generation import Generation
 from workload.modules.config import ModuleConfig
+from workload.runs import location
 from workload.runs.store import Store
-from workload.train import checksums, record
+from workload.train import best, checksums
 from workload.train.checkpoints import FOLDER, list_steps, quiet_failures, read_checksums
 from workload.train.cluster import first_line
-from workload.train.config import Config, OptimizerConfig
+from workload.train.config import Config
 from workload.train.optimizer import build
+from workload.train.optimizer_config import OptimizerConfig
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,7 @@ class Past:
     """Begun run: its model and the settings that its checkpoints depend on."""
 
     store: Store
+    exact: dict[str, Any]  # settings that determine the losses, by section
     sha256: str  # of the settings that determine the losses
     model: Architecture | ModuleConfig
     optimizer: OptimizerConfig
@@ -49,11 +52,11 @@ class Past:
             RunError: another version of the trainer wrote it.
         """
         try:
-            written = foreign.parse(store.read(record.NAME))
+            written = foreign.parse(store.read(location.RECORD))
             exact = written["exact"]
         except (ValueError, KeyError):
             fix = "use the version of the trainer that began the run"
-            where = f"{store.url}/{record.NAME}"
+            where = f"{store.url}/{location.RECORD}"
             raise RunError(f"{where}: not written by this version\n    fix: {fix}") from None
         problems: list[Problem] = []
         kind = ModuleConfig if "module" in exact["model"] else Architecture
@@ -62,12 +65,14 @@ class Past:
         lora = settings.build(LoraConfig, exact.get("lora", {}), "lora.", problems)
         if problems:
             listed = "\n  ".join(map(str, problems))
-            raise RunError(f"{store.url}/{record.NAME}: not written by this version\n  {listed}")
+            raise RunError(f"{store.url}/{location.RECORD}: not written by this version\n  {listed}")
         sha256 = hashlib.sha256(json.dumps(exact, sort_keys=True).encode()).hexdigest()
         length = {"longest": exact["data"]["sequence_length"]}
         generation = Generation.read(length | written.get("generation", {}))
         base = exact.get("train", {}).get("init_from", "")
-        return cls(store, sha256, model, optimizer, generation, lora, base, exact.get("base_sha256", ""))
+        return cls(
+            store, exact, sha256, model, optimizer, generation, lora, base, exact.get("base_sha256", "")
+        )
 
     @property
     def architecture(self) -> Architecture:
@@ -131,13 +136,27 @@ class Past:
         params = self._shapes(step)
         abstract: dict[str, Any] = {"params": params}
         if whole_state:
-            optimizer = build(Config(optimizer=self.optimizer))
-            abstract["opt_state"] = jax.eval_shape(optimizer.init, params)
+            abstract["opt_state"] = self.optimizer_shapes(params)
         placed = jax.tree.map(
             lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=device), abstract
         )
         state = self._restore(step, placed, partial=not whole_state, strict=True)
         self._compare(step, state, read_checksums(self.store, step))
+        return state
+
+    def optimizer_shapes(self, params: Any) -> Any:
+        """Return the shapes of the optimizer's state for such parameters."""
+        return jax.eval_shape(build(Config(optimizer=self.optimizer)).init, params)
+
+    def state(self, step: int, abstract: Any) -> Any:
+        """Restore the whole state as `abstract` places it.
+
+        Raises:
+            RunError: it can't be read.
+        """
+        known = read_checksums(self.store, step)
+        state = self._restore(step, abstract, partial=False, strict=True)
+        self._compare(step, state, known)
         return state
 
     def params(self, step: int, abstract: Params) -> Params:
@@ -194,16 +213,18 @@ class Past:
         return RunError(f"{self.store.url}: checkpoint {step} can't be read: {first_line(error)}")
 
 
-def complete_step(store: Store, step: int | None) -> int:
-    """Return `step` if it has a complete checkpoint, or by default the newest such step.
+def complete_step(store: Store, step: int | str | None) -> int:
+    """Return `step` if it has a complete checkpoint, by default the newest such step; `best`: the best one.
 
     Raises:
         RunError: there is none.
     """
     complete = list_steps(store).complete
+    if step == best.BEST:
+        return best.require(store, FOLDER, complete)
     if not complete or (step is not None and step not in complete):
         desired = "no complete checkpoint" if step is None else f"no complete checkpoint {step}"
         raise RunError(
             f"{store.url}: {desired}\n    fix: one of {list(complete) or 'none: continue its training'}"
         )
-    return complete[-1] if step is None else step
+    return complete[-1] if step is None else int(step)

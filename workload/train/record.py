@@ -9,7 +9,6 @@ import hashlib
 import json
 from dataclasses import asdict
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 from settings_schema import foreign
@@ -21,6 +20,7 @@ from workload.model.generation import Generation
 from workload.modules import source
 from workload.modules.config import ModuleConfig
 from workload.runs.errors import MissingObjectError
+from workload.runs.location import RECORD, TOKENIZER
 from workload.runs.store import Store
 from workload.settings import flat
 from workload.train.cluster import Cluster
@@ -28,8 +28,8 @@ from workload.train.config import Config
 from workload.train.sharding import rings
 from workload.train.update import TrainStep
 
-NAME, TOKENIZER = "config.json", "tokenizer"
 _STEPS = "train.steps"
+_OF_FORKS = ("train.init_from", "train.init_with", "base_sha256")  # which each has of its own
 
 
 def compare_workers(cluster: Cluster, config: Config, tokens_sha256: str) -> None:
@@ -88,6 +88,12 @@ class RunRecord:
         return bool(self._cluster.agree(lambda: self._compare(store)))
 
     @property
+    def forked(self) -> dict[str, Any]:
+        """Settings that differ from those of the run in `train.init_from`, as [there, here]."""
+        forked: dict[str, Any] = self._written.get("forked", {})
+        return forked
+
+    @property
     def extended_from(self) -> int:
         """Steps of the run before its last extension, which gave earlier ones another learning rate."""
         return max((entry["from"] for entry in self._written.get("extended", [])), default=0)
@@ -98,12 +104,12 @@ class RunRecord:
 
     @staticmethod
     def _store_record(store: Store, content: dict[str, Any]) -> None:
-        store.write(NAME, (json.dumps(content, indent=2) + "\n").encode())
+        store.write(RECORD, (json.dumps(content, indent=2) + "\n").encode())
 
     def _compare(self, store: Store) -> bool:
         """Compare with the stored record, or write it if there is none; on worker 0."""
         try:
-            stored = foreign.parse(store.read(NAME))
+            stored = foreign.parse(store.read(RECORD))
             for key in ("exact", "rounding"):
                 if not foreign.group(stored, key):
                     raise ValueError(f"lacks the key `{key}`")
@@ -112,20 +118,23 @@ class RunRecord:
                 stored["exact"]["model"] = variants | model
         except MissingObjectError:
             self._identify_base({})
-            given, decoder = self._config.train.init_from, isinstance(self._config.model, Architecture)
-            if given:  # before the run's name is bound to these weights
-                self._step.check_weights(self._dataset.manifest.tokenizer_sha256)
-            weights = Path(given) if given and decoder else None
-            self._keep_tokenizer(store, weights)
+            if self._config.train.init_from:  # before the run's name is bound to these weights
+                step, tokenizer = self._step, self._dataset.manifest.tokenizer_sha256
+                step.base.fits(self._config, step.given, step.state, tokenizer)
+                if was := step.base.exact:
+                    differs = changes(was, self._written["exact"])
+                    forked = {key: [before, after] for key, before, after in differs if key not in _OF_FORKS}
+                    self._written["forked"] = forked
+            self._keep_tokenizer(store)
             self.write(store)
             return False
         except ValueError as error:
             raise HopelessError(
-                f"{store.url}/{NAME}: damaged, or written by another version of the trainer: {error}\n"
+                f"{store.url}/{RECORD}: damaged, or written by another version of the trainer: {error}\n"
                 "    fix: give the new run another --name, or continue with that version"
             ) from None
         self._identify_base(stored)
-        self._written |= {key: stored[key] for key in ("generation", "extended") if key in stored}
+        self._written |= {key: stored[key] for key in ("generation", "extended", "forked") if key in stored}
         if self._extend and self._extends(stored["exact"]):
             # Keep the stored rounding: a new mesh is recorded after its old losses are deleted.
             self._store_record(store, {**self._written, "rounding": stored["rounding"]})
@@ -136,9 +145,10 @@ class RunRecord:
     def _identify_base(self, stored: dict[str, Any]) -> None:
         """Record the identity of frozen weights, read at each start; files are hashed if they changed."""
         if self._config.lora.rank:
-            files, known = self._step.base_files(), stored.get("exact", {}).get("base_sha256")
+            base = self._step.base
+            files, known = base.files, stored.get("exact", {}).get("base_sha256")
             unchanged = known and files and files == stored.get("base_files")
-            self._written["exact"]["base_sha256"] = known if unchanged else self._step.base_sha256()
+            self._written["exact"]["base_sha256"] = known if unchanged else base.sha256
             self._written["base_files"] = files
 
     def _extends(self, stored: dict[str, Any]) -> bool:
@@ -151,12 +161,15 @@ class RunRecord:
         print(f"extended from {was} to {now} steps; the learning rate follows the new schedule from here on")
         return True
 
-    def _keep_tokenizer(self, store: Store, weights: Path | None) -> None:
+    def _keep_tokenizer(self, store: Store) -> None:
         """Store the tokenizer and generation settings for exports; see `model/generation.py`."""
         manifest, length = self._dataset.manifest, self._config.data.sequence_length
-        known = Generation.of_run(manifest.begin_of_document, manifest.end_of_document, length, weights)
+        base = self._step.base if self._config.train.init_from else None
+        of_base = base.generation if base else Generation()
+        known = Generation.of_run(manifest.begin_of_document, manifest.end_of_document, length, of_base)
         self._written["generation"] = known.content()
-        for folder in (self._dataset.folder, weights):  # tokens of version 2 have no tokenizer beside them
+        # Tokens of version 2 have no tokenizer beside them.
+        for folder in (self._dataset.folder, getattr(base, "path", None)):
             file = folder / generation.TOKENIZER if folder else None
             if not file or not file.is_file():
                 continue

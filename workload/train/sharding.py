@@ -121,9 +121,8 @@ def split_axis(name: str, shape: tuple[int, ...], parts: int) -> int | None:
 
 
 def spec(name: str, shape: tuple[int, ...], mesh: Mesh) -> PartitionSpec:
-    """Return the partition of a parameter, its gradient or its moments."""
-    axis = split_axis(name, shape, mesh.shape[FSDP])
-    return PartitionSpec() if axis is None else PartitionSpec(*[None] * axis, FSDP)
+    """Return the partition of a parameter and its gradient."""
+    return along(split_axis(name, shape, mesh.shape[FSDP]))
 
 
 def cuts(arch: Architecture, mesh: Mesh) -> dict[str, int | None]:
@@ -134,6 +133,37 @@ def cuts(arch: Architecture, mesh: Mesh) -> dict[str, int | None]:
         axis = split_axis(name, shape, parts)
         axes[name.replace("_Nx", "_")] = None if axis is None else axis - 1
     return axes
+
+
+def longest(shape: tuple[int, ...], parts: int) -> int | None:
+    """Return the longest axis that `parts` divides; None for a vector, or if it divides none."""
+    fitting = [axis for axis, length in enumerate(shape) if length % parts == 0]
+    return max(fitting, key=lambda axis: shape[axis]) if len(shape) > 1 and parts > 1 and fitting else None
+
+
+def along(axis: int | None) -> PartitionSpec:
+    """Return the partition over fsdp along an axis; None: whole on every device."""
+    return PartitionSpec() if axis is None else PartitionSpec(*[None] * axis, FSDP)
+
+
+def of_optimizer(opt_state: Any, params: Any, places: Any, mesh: Mesh) -> Any:
+    """Return the shardings of an optimizer's state.
+
+    An array of a parameter's path and shape lies where the parameter does; another one, such as a factored
+    moment, is split along its longest axis that fsdp divides.
+    """
+    shapes = dict(jax.tree_util.tree_leaves_with_path(params))
+    places = dict(jax.tree_util.tree_leaves_with_path(places))
+
+    def of(path: tuple[Any, ...], leaf: Any) -> NamedSharding:
+        ends = (path[begin:] for begin in range(len(path)))
+        known = next((end for end in ends if end in shapes and shapes[end].shape == leaf.shape), None)
+        if known is not None:
+            place: NamedSharding = places[known]
+            return place
+        return NamedSharding(mesh, along(longest(leaf.shape, mesh.shape[FSDP])))
+
+    return jax.tree_util.tree_map_with_path(of, opt_state)
 
 
 def specs(tree: Any, mesh: Mesh) -> Any:

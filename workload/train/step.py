@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.sharding import Mesh, PartitionSpec
 
-from workload.model import attention, decoder, huggingface, kernels, loss
+from workload.model import attention, decoder, kernels, loss
 from workload.model.remat import training_tap
 from workload.train import flags, sharding
 from workload.train.config import Config
@@ -51,23 +51,11 @@ class Step(TrainStep):
         """Read this worker's parts of the weights of train.init_from, or draw each device's values on it."""
         config = self.config
         if config.train.init_from:
-            return huggingface.load(config.weights, config.decoder, self.state["params"])
+            return self.read_given()
         return decoder.first(config.decoder, config.train.seed, self.shardings["params"])
 
-    def base_sha256(self) -> str:
-        """See `huggingface.digest`."""
-        return huggingface.digest(self.config.weights)
-
-    def base_files(self) -> dict[str, Any]:
-        """See `huggingface.versions`."""
-        return huggingface.versions(self.config.weights)
-
-    def check_weights(self, tokenizer_sha256: str) -> None:
-        """See `huggingface.check`; `fitting.resolve` has compared the tokenizer."""
-        huggingface.check(self.config.weights, self.config.decoder)
-
-    def _shardings(self, abstract: State) -> Any:
-        return sharding.shardings(abstract, self.mesh)
+    def _places_of(self, params: Params) -> Any:
+        return sharding.shardings(params, self.mesh)
 
     def _sums(self, frozen: Params, params: Params, batch: Batch) -> tuple[Array, Array]:
         result: tuple[Array, Array] = self._by_device(_local_sums, ())(frozen, params, batch)

@@ -6,8 +6,8 @@ The state is {params, opt_state}; checkpoints, digests and logs know nothing els
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from functools import partial
-from typing import Any
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from workload.train import flags, optimizer, sharding
 from workload.train.config import Config
 from workload.train.sharding import BATCH
+
+if TYPE_CHECKING:
+    from workload.train.base import Checkpoint, Folder
 
 Params = dict[str, Any]
 State = dict[str, Any]
@@ -46,7 +49,9 @@ class TrainStep(ABC):
         self.placement, self.frozen, self._values = {}, {}, Params()
         self._optimizer = optimizer.build(config)
         abstract = {"params": params, "opt_state": jax.eval_shape(self._optimizer.init, params)}
-        self.shardings = self._shardings(abstract)
+        places = self._places_of(params)
+        moments = sharding.of_optimizer(abstract["opt_state"], params, places, mesh)
+        self.shardings = {"params": places, "opt_state": moments}
         self.state = sharding.placed(abstract, self.shardings)
         self.by_example = NamedSharding(mesh, BATCH)
         shape = (config.train.batch_size, config.data.sequence_length + 1)
@@ -60,13 +65,18 @@ class TrainStep(ABC):
         """Number of parameters, of frozen ones too."""
         return sum(leaf.size for leaf in jax.tree.leaves((self.state["params"], self.frozen)))
 
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of the state, on all devices: the size of a checkpoint."""
+        return optimizer.size_bytes(self.state)
+
     @abstractmethod
     def first_params(self) -> Params:
         """Create the parameters before any update, from the seed."""
 
     @abstractmethod
-    def _shardings(self, abstract: State) -> Any:
-        """Return the sharding of every array of the state."""
+    def _places_of(self, params: Params) -> Any:
+        """Return the shardings of parameters."""
 
     @abstractmethod
     def _gradients(self, frozen: Params, state: State, batch: Batch) -> tuple[Array, Array, Params]:
@@ -76,21 +86,43 @@ class TrainStep(ABC):
     def _sums(self, frozen: Params, params: Params, batch: Batch) -> tuple[Array, Array]:
         """Return the sums over the whole batch of losses and counted targets."""
 
-    @abstractmethod
-    def base_sha256(self) -> str:
-        """Return the identity of the weights of `train.init_from`."""
+    @cached_property
+    def base(self) -> "Folder | Checkpoint":
+        """Weights of `train.init_from`."""
+        from workload.train import base  # orbax takes seconds to import
 
-    def base_files(self) -> dict[str, Any]:
-        """Return facts of those weights that are soon read, and the same only where their identity is."""
-        return {}
+        return base.named(self.config.train.init_from)
 
-    @abstractmethod
-    def check_weights(self, tokenizer_sha256: str) -> None:
-        """Check that `train.init_from` fits, before the run's name is bound to it.
+    @property
+    def given(self) -> Params:
+        """Shapes and shardings of the parameters that `base` holds."""
+        params: Params = self.state["params"]
+        return params
 
-        Raises:
-            WeightsError: it holds no weights of this model, or was trained with another tokenizer.
-        """
+    def read_given(self) -> Params:
+        """Read the parameters of `base`, each worker its devices' parts."""
+        return self.base.load(self.config.model, self.given)
+
+    @property
+    def begins_at(self) -> int:
+        """Finished updates of the state before any of this run: 0, or those of the forked run."""
+        return self._forked.step if self.config.train.init_with == "step" else 0
+
+    def first_state(self) -> State:
+        """Create the state before any update: drawn from the seed, or with what `base` gives it."""
+        if self.config.train.init_with == "parameters":
+            params = self.first_params()
+            return {"params": params, "opt_state": self.first_optimizer_state(params)}
+        state: State = self._forked.state(self.state)
+        if self.config.train.init_with == "optimizer":
+            where = self.shardings["opt_state"]
+            anew = jax.jit(optimizer.restarted, out_shardings=where, donate_argnums=0)
+            state["opt_state"] = anew(state["opt_state"])
+        return state
+
+    @property
+    def _forked(self) -> "Checkpoint":
+        return cast("Checkpoint", self.base)  # `config.py` requires a run
 
     def prepare(self) -> None:
         """Read the frozen parameters, each worker its devices' parts, before the step is compiled."""

@@ -5,13 +5,13 @@ from collections.abc import Mapping
 import pulumi
 import pulumi_gcp as gcp
 
-from infra.core import names
 from infra.core.account import Account, short
 from infra.google.acting import once_it_may_act
 from infra.google.role import only
+from infra.layers.gke.pods import member_of
 from infra.layers.gke.settings import GkeSettings
 from infra.layers.storage.names import JOBS, jobs_folder
-from infra.layers.storage.settings import StorageSettings
+from infra.layers.storage.settings import ACCESSOR, StorageSettings
 from infra.settings.schema import Settings
 
 # As the hosts of slices have them: objects, and the bucket itself, which gcsfs asks for.
@@ -80,14 +80,13 @@ class WorkloadIdentity(pulumi.ComponentResource):
         members: dict[str, pulumi.Input[str]] = {}
         if id_ := desired.workload_account_id:
             self.account = self._impersonated(settings, id_, after)
-            members[id_] = f"serviceAccount:{names.account_email(settings, id_)}"
+            members[id_] = member_of(settings, "")
             after = pulumi.ResourceOptions(parent=self, depends_on=[cluster, self.account])
         else:
             for namespace in desired.namespaces:
                 members[namespace] = pulumi.Output.concat(
                     "principal://iam.googleapis.com/projects/", project_number,
-                    f"/locations/global/workloadIdentityPools/{settings.project}.svc.id.goog"
-                    f"/subject/ns/{namespace}/sa/{desired.kubernetes_account}",
+                    member_of(settings, namespace),
                 )  # fmt: skip
         for who, member in members.items():
             for which, bucket in buckets.items():
@@ -101,6 +100,11 @@ class WorkloadIdentity(pulumi.ComponentResource):
                         condition=_own_jobs(settings, who) if limited else None,
                         opts=after,
                     )
+            for secret in settings[StorageSettings].secrets:
+                gcp.secretmanager.SecretIamMember(
+                    f"{who}-{secret}", project=settings.project, secret_id=secret, role=ACCESSOR,
+                    member=member, opts=after,
+                )  # fmt: skip
             for role in desired.workload_roles:
                 gcp.projects.IAMMember(
                     f"{who}-{short(role)}", project=settings.project, role=role, member=member, opts=after

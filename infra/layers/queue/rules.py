@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from infra.catalog import region_of
+from infra.core.layer import up_command
 from infra.errors import Problem
 from infra.layers.data.settings import DataSettings
 from infra.layers.gke.pools import pools
@@ -173,7 +174,14 @@ def _tensorboard(settings: Settings, given: set[str]) -> Iterator[Problem]:
         )  # fmt: skip
 
 
+def _variables(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    desired, known = settings[QueueSettings].variables, settings[StorageSettings].secrets
+    yield from desired.problems("queue:env", "queue:secrets")
+    yield from desired.undeclared("queue:secrets", known, up_command("gke", settings.environment))
+
+
 RULES: tuple[Relation, ...] = (
+    (("queue:env", "queue:secrets", "storage:secrets"), _variables),
     (_TEAMS, _names),
     ((*_TEAMS, "gke:namespaces"), _namespaces),
     (("queue:teams[].members", "gke:securityGroup"), _members),

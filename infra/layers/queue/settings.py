@@ -1,11 +1,13 @@
 """Settings of the queue layer."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from infra.layers.queue.kueue import PRIORITIES, STRATEGIES
 from infra.layers.queue.versions import IMAGES
 from infra.settings import rules
 from infra.settings.schema import setting
+from infra.settings.variables import NAME, SECRET, VALUE, Variables
 
 NAMESPACE = rules.pattern(
     "[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?",
@@ -84,6 +86,18 @@ class QueueSettings:
         default="bundle",
         rule=rules.one_of("bundle", "image"),
     )
+    env: Mapping[str, str] = setting(
+        "environment variables of every job; those of `--env` come before them",
+        default={},
+        rule=VALUE,
+        key_rule=NAME,
+    )
+    secrets: tuple[str, ...] = setting(
+        "environment variables of every job from Secret Manager, as those of `--secret`",
+        default=(),
+        rule=SECRET,
+        example="[wandb-api-key]",
+    )
     queueing_strategy: str = setting(
         "BestEffortFIFO: a job that doesn't fit lets smaller ones and those for other pools pass; "
         "StrictFIFO: none passes it, so chips may stand idle, and the order is strict",
@@ -101,3 +115,8 @@ class QueueSettings:
         default=4,
         rule=rules.between(0, 100),
     )
+
+    @property
+    def variables(self) -> Variables:
+        """Return the variables of every job."""
+        return Variables(self.env, self.secrets)

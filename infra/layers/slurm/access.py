@@ -17,7 +17,7 @@ STACK = "STACK"
 LOG_WRITER, OBJECT_VIEWER, OBJECT_USER = (
     "roles/logging.logWriter", "roles/storage.objectViewer", "roles/storage.objectUser",
 )  # fmt: skip
-ACCESSOR, ADDER = "roles/secretmanager.secretAccessor", "roles/secretmanager.secretVersionAdder"
+ADDER = "roles/secretmanager.secretVersionAdder"
 ROLE, PERMISSIONS = "slices", ON_NODES
 """Custom role of the controller's account."""
 HOSTS = "hosts"

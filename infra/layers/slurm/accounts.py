@@ -10,7 +10,7 @@ from infra.google.acting import once_it_may_act
 from infra.layers.slurm import access, names
 from infra.layers.slurm.settings import SlurmSettings
 from infra.layers.storage.names import reports, service_account_email, service_account_id
-from infra.layers.storage.settings import StorageSettings
+from infra.layers.storage.settings import ACCESSOR, StorageSettings
 from infra.settings.schema import Settings
 
 _ABOUT = {
@@ -98,7 +98,7 @@ class MungeSecret(pulumi.ComponentResource):
         )
         members = {role: account.member for role, account in accounts.by_role.items()}
         members[access.HOSTS] = f"serviceAccount:{service_account_email(settings)}"
-        grants = [(who, access.ACCESSOR) for who in members]
+        grants = [(who, ACCESSOR) for who in members]
         grants.append((names.CONTROLLER, access.ADDER))
         after = pulumi.ResourceOptions(parent=self, depends_on=[*accounts.by_role.values()])
         for who, role in grants:

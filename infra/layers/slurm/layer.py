@@ -160,9 +160,6 @@ LAYER = Layer(
         "gcp:compute/instance:Instance": "projects/{project}/zones/{zone}/instances/{name}",
         "gcp:filestore/instance:Instance": "projects/{project}/locations/{location}/instances/{name}",
         "gcp:secretmanager/secret:Secret": "projects/{project}/secrets/{secretId}",
-        "gcp:secretmanager/secretIamMember:SecretIamMember": (
-            "projects/{project}/secrets/{secretId} {role} {member}"
-        ),
     },
     hooks=Hooks(
         acting=_ACTING,

@@ -8,7 +8,7 @@ import pulumi_gcp as gcp
 
 from infra.core.account import Account
 from infra.layers.storage.names import steps_bucket
-from infra.layers.storage.settings import BOARD_ROLE, StorageSettings
+from infra.layers.storage.settings import ACCESSOR, BOARD_ROLE, StorageSettings
 from infra.settings.schema import Settings
 
 # On the bucket. objectUser reads and writes objects and folders. It can't see the bucket itself,
@@ -41,6 +41,9 @@ class TrainingIdentity(Account):
             self.bucket_role(name, role, after=[bucket], name=which)
         for role in PROJECT_ROLES:
             self.project_role(role)
+        # These go with their settings.
+        self.after = pulumi.ResourceOptions.merge(self.after, pulumi.ResourceOptions(protect=False))
+        for secret in storage.secrets:
+            self.secret_role(secret, ACCESSOR)
         if storage.tensorboard:
-            self.after = pulumi.ResourceOptions.merge(self.after, pulumi.ResourceOptions(protect=False))
-            self.project_role(BOARD_ROLE)  # it goes with its setting
+            self.project_role(BOARD_ROLE)

@@ -30,6 +30,8 @@ def _services(settings: Settings) -> Iterator[str]:
         yield "cloudkms.googleapis.com"
     if desired.tensorboard:
         yield "aiplatform.googleapis.com"
+    if desired.secrets:
+        yield "secretmanager.googleapis.com"
     if desired.controller_account_id:
         yield "iamcredentials.googleapis.com"
 
@@ -122,6 +124,12 @@ _ROLES = (
         setting="controller_account_id",
     ),
     Role(
+        "roles/secretmanager.admin", "say who reads the secrets of programs",
+        ("secretmanager.secrets.get", "secretmanager.secrets.getIamPolicy",
+         "secretmanager.secrets.setIamPolicy"),
+        setting="secrets",
+    ),
+    Role(
         "roles/cloudkms.admin", "create the key of Pulumi's state",
         ("cloudkms.keyRings.create", "cloudkms.keyRings.get", "cloudkms.cryptoKeys.create",
          "cloudkms.cryptoKeys.get", "cloudkms.cryptoKeys.update"),
@@ -149,6 +157,11 @@ LAYER = Layer(
     prices=_prices,
     rates=_rates,
     at_google=_at_google,
+    ids={
+        "gcp:secretmanager/secretIamMember:SecretIamMember": (
+            "projects/{project}/secrets/{secretId} {role} {member}"
+        ),
+    },
     hooks=Hooks(claims=_claims),
     program=deferred(f"{__package__}.program"),
 )

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pulumi
 import pulumi_gcp as gcp
 
-from infra.layers.storage import existing
+from infra.layers.storage import existing, present
 from infra.layers.storage.bucket import ControllerBucket, ProtectedBucket
 from infra.layers.storage.controller_account import ControllerAccount
 from infra.layers.storage.identity import TrainingIdentity
@@ -25,6 +25,7 @@ def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]
     """Declare the buckets, the accounts and the services."""
     provider = providers["gcp"]
     desired = settings[StorageSettings]
+    present.require(settings)
     services = ProjectServices(settings, pulumi.ResourceOptions(provider=provider))
     opts = pulumi.ResourceOptions(provider=provider, depends_on=services.services)
     plain = replace(desired, storage_class="STANDARD", versioning=False, hierarchical_namespace=False)

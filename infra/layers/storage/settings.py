@@ -3,13 +3,16 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from infra.settings import rules
+from infra.settings import rules, variables
 from infra.settings.rules import Rule
 from infra.settings.schema import labels_setting, setting
 
 SECONDS_PER_DAY = 86400
 BOARD_ROLE = "roles/aiplatform.user"
 """Role for uploads of curves to Vertex AI TensorBoard, granted on the project."""
+
+ACCESSOR = "roles/secretmanager.secretAccessor"
+"""Role of accounts that read a secret, granted on the secret."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +89,13 @@ class StorageSettings:
         "who may run as that account: attach it to a machine, or impersonate it",
         default=(),
         rule=rules.MEMBER,
+    )
+    secrets: tuple[str, ...] = setting(
+        "secrets of Secret Manager that programs on slices, of Slurm and in pods may read; `--secret` and "
+        "`secrets` of a slice choose among them",
+        default=(),
+        rule=variables.SECRET_NAME,
+        example="[hf-token]",
     )
     tensorboard: str | None = setting(
         "Vertex AI TensorBoard that jobs on a cluster and the pipeline's training upload their curves to; "

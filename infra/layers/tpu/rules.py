@@ -6,10 +6,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 from infra.catalog import region_of
+from infra.core.layer import up_command
 from infra.errors import Problem
 from infra.layers.storage.settings import StorageSettings
 from infra.settings import commands
-from infra.settings.schema import FleetSettings, Relation, Settings
+from infra.settings.schema import ADDED_SLICES, FleetSettings, Relation, Settings
 from infra.slices import nodes
 from infra.slices.paths import HOSTS
 from infra.slices.settings import TpuSettings
@@ -44,6 +45,13 @@ def _known_zones(settings: Settings, given: set[str]) -> Iterator[Problem]:
     for zone in nodes.zones(settings):
         if zone not in known:
             yield nodes.unknown_zone("tpu:slices", zone)
+
+
+def _secrets(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    """Yield secrets of the file's slices that no account may read; `tpu run` looks its own up."""
+    known, up = settings[StorageSettings].secrets, up_command("storage", settings.environment)
+    for i, slice_ in enumerate(() if ADDED_SLICES in given else settings[TpuSettings].slices):
+        yield from slice_.variables.undeclared(f"tpu:slices[{i}].secrets", known, up)
 
 
 def _unique_names(settings: Settings, given: set[str]) -> Iterator[Problem]:
@@ -144,6 +152,7 @@ def _silence(settings: Settings, given: set[str]) -> Iterator[Problem]:
 RULES: tuple[Relation, ...] = (
     (("storage:location", "storage:allowCrossRegion"), _location),
     (("tpu:additionalZones",), _known_zones),
+    (("storage:secrets", "tpu:slices[].secrets"), _secrets),
     (("tpu:slices[].name",), _unique_names),
     (("tpu:slices[].count", "tpu:slices[].firstWorkerId"), _unique_nodes),
     (("tpu:slices[].count", "tpu:slices[].multislice", "tpu:slices[].run"), _one_writer),

@@ -28,7 +28,9 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def keep(temporaries_gib: float, refused: str = "") -> None:
     """Keep an answer where preflight keeps its own, as if it had compiled the step."""
     config = configs.load("tiny.toml", ["train.steps=20", "model.layers=3"])
-    compiled = Compiled(refused, GIB, int(temporaries_gib * GIB), 0, 0, (), (), "einsum", 1.0, "a compiler")
+    compiled = Compiled(
+        refused, GIB, int(temporaries_gib * GIB), 0, 0, (), (), "einsum", 1.0, "a compiler", 10**9
+    )
     cache_folder().mkdir(parents=True, exist_ok=True)
     path = cache_folder() / f"{key(config, slices('v6e-16'))}.json"
     path.write_text(json.dumps(asdict(compiled)))

@@ -32,7 +32,7 @@ def judged(config: Config, step: Compiled, wanted: Slices = EIGHT) -> Verdict:
 
 
 def test_a_modules_verdict_is_of_its_own_parameters_and_products(module: Config) -> None:
-    step = replace(compiled(2.0), parameters=2 * 10**9, flops=1e15, attention="module")
+    step = replace(compiled(2.0), parameters=2 * 10**9, state_bytes=24 * 10**9, flops=1e15)
     verdict = judged(module, step)
     assert verdict.prediction
     bounds = verdict.prediction.bounds
@@ -59,7 +59,7 @@ def test_the_search_compiles_a_modules_batches_from_the_largest_down(module: Con
     ranked = search.search(module, EIGHT, judged, enough=2, compile_with=compile_with)
     assert tried[:4] == [16, 12, 8, 6]
     assert ranked[0].examples == 8
-    assert ranked[0].estimated_bytes == 16 * open_module(module).parameters / 8
+    assert ranked[0].estimated_bytes == pytest.approx(16 * open_module(module).parameters / 8, abs=1)
 
 
 def test_a_cached_result_is_of_the_modules_source(module: Config, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,6 +47,7 @@ def compiled(
         "splash",
         260.0,
         "jax 0, libtpu 0",
+        12 * llama().decoder.parameters(),
     )
 
 
@@ -136,11 +137,44 @@ def test_memory_traffic_holds_the_loss_and_the_optimizer() -> None:
     """Of 8 B at 4 x 8192 tokens a chip, 193 GB are the loss's, in 16 chunks."""
     base = llama("optimizer.learning_rate=1e-4")
     larger = replace(base, compute=replace(base.compute, loss_chunk_tokens=4096))
-    saved = roofline.hbm_bytes(base, V6E_256, 1) - roofline.hbm_bytes(larger, V6E_256, 1)
+    saved = roofline.hbm_bytes(base, V6E_256, 1, 0) - roofline.hbm_bytes(larger, V6E_256, 1, 0)
     matrix = base.model.vocab_size * base.model.d_model
     assert saved == pytest.approx(8 * 12 * matrix)
     whole = 16 * 12 * matrix + 32768 * base.model.vocab_size * 22
     assert whole == pytest.approx(193e9, rel=0.01)
+
+
+def test_the_optimizers_traffic_is_that_of_its_state() -> None:
+    """A state of 8 bytes a parameter is read and written in place of one of 12."""
+    base, parameters = llama(), llama().decoder.parameters()
+    twelve, eight = (roofline.hbm_bytes(base, V6E_256, 1, size * parameters) for size in (12, 8))
+    assert twelve - eight == pytest.approx(2 * 4 * parameters / 256)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "bytes_a_parameter"),
+    [
+        ((), 12),
+        (("optimizer.moment_dtype=bfloat16",), 10),
+        (("optimizer.name=lion",), 8),
+        (("optimizer.name=adafactor",), 4),
+        (("optimizer.name=adan",), 20),
+    ],
+)
+def test_a_state_has_the_size_of_its_optimizers_arrays(
+    overrides: tuple[str, ...], bytes_a_parameter: float
+) -> None:
+    config = llama(*overrides)
+    state, gradients = search.held_bytes(config)
+    assert state == pytest.approx(bytes_a_parameter * config.decoder.parameters(), rel=0.01)
+    assert gradients == 4 * config.decoder.parameters()
+
+
+def test_a_run_of_adapters_holds_their_state_beside_the_frozen_model() -> None:
+    config = llama("lora.rank=8", "train.init_from=base")
+    state, others = search.held_bytes(config)
+    assert state < 0.05 * others
+    assert others == pytest.approx(2 * config.decoder.parameters(), rel=0.02)
 
 
 def test_hardware_flops_are_the_models_and_what_remat_adds() -> None:
@@ -168,7 +202,7 @@ def test_each_exchange_is_held_against_its_own_network() -> None:
         Collective("all-reduce", "b", 10**9, 2, True, 4),
     )
     limits = roofline.bounds(
-        replace(config, train=replace(config.train, batch_size=2048)), two, "splash", collectives
+        replace(config, train=replace(config.train, batch_size=2048)), two, "splash", collectives, 0
     )
     assert limits.ici == pytest.approx(30e9 * 255 / 256 / 400e9)
     # Two slices: half of each array and back again; four chips share a host's cards.
@@ -194,10 +228,9 @@ def test_one_machine_cant_promise_a_save_within_the_notice() -> None:
     alone = judged(llama("train.batch_size=16"), compiled(), slices("v6e-8")).risk
     many = judged(llama(), compiled()).risk
     assert alone.save_s == pytest.approx((96.4, 20.9), abs=0.1)
-    halved = llama("train.batch_size=16", "optimizer.moment_dtype=bfloat16")  # 10 bytes a parameter, not 12
-    assert judged(halved, compiled(), slices("v6e-8")).risk.save_s[0] == pytest.approx(
-        96.4 * 10 / 12, abs=0.1
-    )
+    halved = replace(compiled(), state_bytes=compiled().state_bytes // 2)
+    small = judged(llama("train.batch_size=16"), halved, slices("v6e-8"))
+    assert small.risk.save_s[0] == pytest.approx(96.4 / 2, abs=0.1)
     assert (alone.notice, many.notice) == ("perhaps", "yes")
     assert many.save_s[0] == pytest.approx(1.5, abs=0.1)
     assert alone.goodput < many.goodput < 1

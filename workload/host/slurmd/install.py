@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
-import json
 import os
 import re
 import shutil
 import subprocess
 import tarfile
 import urllib.error
-import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 
 from workload.host.bucket import Bucket
 from workload.host.errors import HostError
-from workload.host.metadata import access_token
+from workload.host.secret_variables import access
 
 ARCHIVE = "slurm.tar.gz"
 # The same numbers on the controller (infra/layers/slurm/startup/machine.sh): /home is shared.
@@ -28,9 +25,7 @@ u statd - "NFS" /var/lib/nfs
 u _rpc - "RPC" /run/rpcbind
 """
 _PRIVATE = ("etc/munge", "var/lib/munge", "var/log/munge")
-_SECRETS = "https://secretmanager.googleapis.com/v1"
 _LEAST_KEY_BYTES = 32
-_TIMEOUT_S = 20.0
 
 
 def command(*words: str | Path, doing: str, timeout_s: float = 120.0) -> str:
@@ -127,15 +122,9 @@ def munge(key: bytes, root: Path = Path("/")) -> None:
 
 
 def key(secret: str) -> bytes:
-    """Return the newest version of munge's secret. Raises HostError.
-
-    https://cloud.google.com/secret-manager/docs/reference/rest/v1/projects.secrets.versions/access
-    """
-    url = f"{_SECRETS}/{secret}/versions/latest:access"
-    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {access_token()}"})
+    """Return the newest version of munge's secret. Raises HostError."""
     try:
-        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as reply:
-            value = base64.b64decode(json.load(reply)["payload"]["data"])
+        value = access(f"{secret}/versions/latest")
     except urllib.error.HTTPError as error:
         why = {
             403: "this host's account may not read it: tpu up ENV slurm",

@@ -6,7 +6,7 @@ import difflib
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 
 from infra.catalog import CATALOG
@@ -28,6 +28,7 @@ from infra.layers.storage.settings import StorageSettings
 from infra.prices import row as prices_row
 from infra.settings import commands, rules
 from infra.settings.schema import Settings
+from infra.settings.variables import NO_VARIABLES, Variables
 from infra.slices.settings import TpuSettings
 
 MOUNT, DATA_MOUNT = "/mnt/checkpoints", "/mnt/data"
@@ -49,6 +50,7 @@ class JobRequest:
 
     Attributes:
         program: as the `run` of a slice: a command of the workload, or a program.
+        variables: of its environment.
         size: accelerator type or topology of a slice.
         pool: first part of the name of node pools, as in gke:tpuPools.
     """
@@ -62,6 +64,7 @@ class JobRequest:
     zone: str = ""
     priority: str = "medium"
     image: str = ""
+    variables: Variables = NO_VARIABLES
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,7 @@ class Submission:
     job: Job
     pools: Sequence[Pool]
     hourly: float | None
+    variables: Variables = NO_VARIABLES
 
     @property
     def reason(self) -> str:
@@ -85,7 +89,12 @@ class Submission:
 
 def submission(settings: Settings, request: JobRequest) -> Submission:
     """Return the job. Raises SubmissionError with all problems."""
-    problems = [*_people(settings, request), *_program(settings, request)]
+    request = replace(request, variables=settings[QueueSettings].variables.with_(request.variables))
+    problems = [
+        *request.variables.problems("--env", "--secret"),
+        *_people(settings, request),
+        *_program(settings, request),
+    ]
     fitting = _fitting(settings, request, problems)
     if problems:
         raise SubmissionError("the job", problems)
@@ -103,14 +112,14 @@ def submission(settings: Settings, request: JobRequest) -> Submission:
         name=name,
         team=team,
         image=request.image or str(settings[QueueSettings].image),
-        command=_command(settings, observed(settings, request.program, team.namespace)),
+        command=_command(settings, observed(settings, request.program, team.namespace), request.variables),
         topology=first.kind.topology,
         hosts=first.nodes,
         chips_per_host=first.machine.chips,
         slices=request.slices,
         account=settings[GkeSettings].kubernetes_account,
         priority=request.priority,
-        environment=_environment(settings, team, name, first),
+        environment={**_environment(settings, team, name, first), **request.variables.environment},
         selector=selector,
         claims=claims,
         scales=first.scales,
@@ -121,7 +130,8 @@ def submission(settings: Settings, request: JobRequest) -> Submission:
     dearest = prices_row.total([pool.hourly for pool in fitting]) and max(
         pool.hourly or 0 for pool in fitting
     )
-    return Submission(job, fitting, None if dearest is None else request.slices * dearest)
+    hourly = None if dearest is None else request.slices * dearest
+    return Submission(job, fitting, hourly, request.variables)
 
 
 def _people(settings: Settings, request: JobRequest) -> Iterator[Problem]:
@@ -278,9 +288,9 @@ def _default_name(program: Sequence[str]) -> str:
     return re.sub("[^a-z0-9]+", "-", "-".join(words).lower()).strip("-")[:40].strip("-")
 
 
-def _command(settings: Settings, program: Sequence[str]) -> list[str]:
+def _command(settings: Settings, program: Sequence[str], variables: Variables) -> list[str]:
     """Return a container's command: the program, after the installation of the bundle."""
-    own = ["workload", *program] if program[0] in commands.COMMANDS else list(program)
+    own = variables.started(["workload", *program] if program[0] in commands.COMMANDS else program)
     if settings[QueueSettings].install == "image":
         return ["workload", "launch", "--", *own]
     loader = resources.files("infra.layers.queue.jobs").joinpath("loader.sh").read_text("utf-8")

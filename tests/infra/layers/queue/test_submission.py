@@ -9,6 +9,7 @@ from infra.errors import SettingsError
 from infra.layers.queue.jobs.jobset import jobset
 from infra.layers.queue.jobs.submission import JobRequest, Submission, SubmissionError, submission
 from infra.settings.schema import Settings
+from infra.settings.variables import Variables
 from rehearsal.kubernetes.node.volumes import expanded
 from tests.infra.layers.queue.test_queue_layer import SETTINGS
 from tests.infra.recording import BASE, parsed
@@ -123,6 +124,26 @@ def test_what_a_pod_starts(install: str, command: list[str]) -> None:
     result = worker(submit(**{"queue:install": install}))["command"]
     assert result[-len(command) :] == command
     assert result[:2] == (["bash", "-c"] if install == "bundle" else ["workload", "launch"])
+
+
+@pytest.mark.parametrize("install", ["bundle", "image"])
+def test_a_pods_variables_hold_references_and_its_program_starts_with_the_values(install: str) -> None:
+    given = Variables({"A": "1"}, ("hf-token@2",))
+    item = worker(submit(variables=given, **{"queue:install": install}))
+    env = {entry["name"]: entry.get("value") for entry in item["env"]}
+    assert (env["A"], env["TPU_SECRETS"]) == ("1", "hf-token@2:HF_TOKEN")
+    assert item["command"][-6:] == ["workload", "secrets", "--", "workload", "train", "tiny.toml"]
+    assert "secrets" not in worker(submit(variables=Variables({"A": "1"})))["command"]
+
+
+def test_every_job_has_the_variables_of_the_settings_and_its_own_come_before_them() -> None:
+    own = {"storage:secrets": ["key"], "queue:env": {"A": "1", "B": "1"}, "queue:secrets": ["key"]}
+    item = submit(variables=Variables({"B": "2"}, ("key", "other")), **own)
+    env = {entry["name"]: entry.get("value") for entry in worker(item)["env"]}
+    assert (env["A"], env["B"], env["TPU_SECRETS"]) == ("1", "2", "key@latest:KEY other@latest:OTHER")
+    assert item.variables.secrets == ("key", "other"), "all are looked up"
+    with pytest.raises(SubmissionError, match='--secret = "A" twice'):
+        submit(variables=Variables({}, ("A=other",)), **own)
 
 
 def test_a_program_of_ones_own_is_started_as_it_is() -> None:

@@ -14,6 +14,7 @@ from infra.engine import prices, registry
 from infra.engine.settings import parse
 from infra.layers.slurm import access, firewall, names, program
 from infra.layers.slurm.outputs import SlurmOutputs
+from infra.layers.storage.settings import ACCESSOR
 from infra.prices.row import PriceRow
 from infra.settings.schema import ADDED_SLICES
 from infra.settings.sources import as_pulumi_hands_it_over
@@ -143,7 +144,7 @@ def test_munges_key_is_in_no_state_and_only_the_controller_adds_it() -> None:
     granted = {(item.inputs["member"], item.inputs["role"]) for item in recording.of(SECRET_MEMBER)}
     hosts = "serviceAccount:tpu-training@my-project.iam.gserviceaccount.com"
     assert granted == {
-        *((who, access.ACCESSOR) for who in (member("controller"), member("login"), hosts)),
+        *((who, ACCESSOR) for who in (member("controller"), member("login"), hosts)),
         (member("controller"), access.ADDER),
     }
 

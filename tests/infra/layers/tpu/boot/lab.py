@@ -40,7 +40,7 @@ _PROJECT = Path(__file__).resolve().parents[5]
 _CLONE_NEWNS, _CLONE_NEWNET = 0x00020000, 0x40000000
 _POWER_BUTTON = signal.SIGRTMIN + 4
 _HOSTS = (
-    "127.0.0.1 localhost storage.googleapis.com logging.googleapis.com\n"
+    "127.0.0.1 localhost storage.googleapis.com logging.googleapis.com secretmanager.googleapis.com\n"
     "169.254.169.254 metadata.google.internal metadata\n"
 )
 _UNIT = """\

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import datetime
 import http.client
@@ -57,13 +58,14 @@ class Fault:
 
 @dataclass
 class Front:
-    """The servers of storage.googleapis.com and logging.googleapis.com inside the lab."""
+    """The servers of Cloud Storage, Cloud Logging and Secret Manager inside the lab."""
 
     backend: str
     faults: list[Fault] = field(default_factory=list)
     requests: list[tuple[str, str]] = field(default_factory=list)
     on_status: Callable[[dict[str, Any]], None] | None = None
     logged: list[dict[str, Any]] = field(default_factory=list)  # each entry with what its request has for all
+    secrets: dict[str, str] = field(default_factory=dict)  # values by version, "hf-token/versions/latest"
 
     def answer(self, request: Received) -> Reply:
         """Answer a request; see `tests.served`."""
@@ -77,6 +79,8 @@ class Front:
                 return Reply(fault.status, b"a fault of the lab")
         if target == "/v2/entries:write":
             return self._log(json.loads(request.body))
+        if target.startswith("/v1/projects/lab/secrets/"):
+            return self._access(target.removeprefix("/v1/projects/lab/secrets/").removesuffix(":access"))
         if target.startswith("/upload/") and "%2Fworker-" in target and self.on_status:
             self.on_status(json.loads(request.body.split(b"\r\n\r\n")[2].partition(b"\r\n--")[0]))
         if "/storageLayout" in target:
@@ -88,6 +92,11 @@ class Front:
             labels = {**request["labels"], **entry.get("labels", {})}
             self.logged.append({"logName": request["logName"], **entry, "labels": labels})
         return Reply(200, {})
+
+    def _access(self, version: str) -> Reply:
+        if version not in self.secrets:
+            return Reply(404, {})
+        return Reply(200, {"payload": {"data": base64.b64encode(self.secrets[version].encode()).decode()}})
 
     def _forward(self, request: Received) -> Reply:
         backend = urllib.parse.urlsplit(self.backend)
@@ -122,7 +131,7 @@ def make_certificate(folder: Path) -> tuple[Path, Path]:
         builder = builder.not_valid_after(now + datetime.timedelta(days=1))
         builder = builder.add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
         names = x509.SubjectAlternativeName(
-            [x509.DNSName(f"{api}.googleapis.com") for api in ("storage", "logging")]
+            [x509.DNSName(f"{api}.googleapis.com") for api in ("storage", "logging", "secretmanager")]
         )
         return builder.add_extension(names, critical=False).sign(ca_key, hashes.SHA256())
 

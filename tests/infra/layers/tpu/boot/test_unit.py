@@ -112,3 +112,20 @@ def test_the_command_line(
     monkeypatch.setattr("sys.stdin", io.StringIO(run))
     assert main(["unit"]) == status
     assert message in "".join(capsys.readouterr())
+
+
+def test_variables_are_the_services_and_secrets_are_read_before_its_program() -> None:
+    lines = job_unit("python x.py", {"A": 'a "b" \\ 50% $HOME', "TPU_SECRETS": "hf@latest:HF"}).splitlines()
+    assert 'Environment="A=a \\"b\\" \\\\ 50%% $HOME"' in lines
+    assert 'Environment="TPU_SECRETS=hf@latest:HF"' in lines
+    (command,) = [line for line in lines if line.startswith("ExecStart=")]
+    assert command == 'ExecStart=/opt/tpu/venv/bin/workload secrets -- /opt/tpu/venv/bin/python "x.py"'
+    assert job_unit("python x.py", {"A": "1"}).count("workload secrets") == 0
+
+
+def test_the_boot_passes_the_variables_of_the_metadata_a_line_each(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("python x.py"))
+    assert main(["unit", "--variables", "A=1=2\nB=\u2028"]) == 0
+    assert 'Environment="A=1=2"\nEnvironment="B=\u2028"\n' in capsys.readouterr().out

@@ -1,0 +1,47 @@
+"""`--env` and `--secret`, which several commands take: parsed, and checked against Secret Manager."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+from cli.options import combined
+from infra.errors import CommandError, listed
+from infra.google.client import Client
+from infra.layers.storage.names import service_account_email
+from infra.layers.storage.secrets import problems
+from infra.settings.schema import Settings
+from infra.settings.variables import Variables, of_options
+
+options = combined(
+    click.option("--env", "env", multiple=True, metavar="NAME=VALUE",
+                 help="Environment variable of the program; repeatable."),
+    click.option("--secret", "secrets", multiple=True, metavar="[NAME=]SECRET[@VERSION]",
+                 help="Environment variable with a secret of Secret Manager; repeatable."),
+)  # fmt: skip
+
+
+def read(env: Sequence[str], secrets: Sequence[str]) -> Variables:
+    """Parse the values of both options. Raises CommandError with all problems."""
+    variables, wrong = of_options(env, secrets)
+    if wrong:
+        raise CommandError(listed("the command", wrong))
+    return variables
+
+
+def require_readable(settings: Settings, variables: Variables, pods: str = "") -> None:
+    """Raise CommandError for secrets that the hosts' account may not read, or that aren't there.
+
+    Args:
+        settings: of the environment.
+        variables: of the program.
+        pods: what the members that are pods' end with, where they read the secrets.
+    """
+    if not variables.references:
+        return
+    member = pods or f"serviceAccount:{service_account_email(settings)}"
+    layer = "gke" if pods else "storage"
+    google = Client(settings.project)
+    if wrong := list(problems(google, settings, variables.references, member, layer)):
+        raise CommandError(listed("the command", wrong))

@@ -1,0 +1,87 @@
+"""Secrets of programs: who reads them, and what keeps an account from it, by Secret Manager's API.
+
+https://cloud.google.com/secret-manager/docs/reference/rest/v1/projects.secrets
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from infra.core.layer import up_command
+from infra.errors import Problem
+from infra.google.client import Client, RequestError
+from infra.google.failures import Kind
+from infra.layers.storage.settings import ACCESSOR, StorageSettings
+from infra.settings.schema import Settings
+from infra.settings.variables import Secret
+
+_READ_BY = (ACCESSOR, "roles/secretmanager.admin", "roles/owner")
+_UNKNOWN = (Kind.PERMISSION, Kind.API_OFF)
+
+
+def problems(
+    google: Client, settings: Settings, secrets: Sequence[Secret], member: str, layer: str = "storage"
+) -> Iterator[Problem]:
+    """Yield what keeps an account from reading secrets.
+
+    Args:
+        google: asked as the login, which may see less than it needs: then the settings count.
+        settings: of the environment.
+        secrets: that a program needs.
+        member: the account as policies have it, or its end.
+        layer: which grants the secrets of storage:secrets to it.
+
+    Raises:
+        RequestError: Secret Manager doesn't answer.
+    """
+    for secret in secrets:
+        declared = secret.name in settings[StorageSettings].secrets
+        up = f"storage:secrets: [{secret.name}], then {up_command(layer, settings.environment)}"
+        try:
+            yield from missing(google, settings, secret) or _refused(google, secret, member, declared, up)
+        except RequestError as error:
+            if error.failure.kind not in _UNKNOWN:
+                raise
+            if not declared:
+                rule = f"must be readable by {member}, which you may not look up"
+                yield Problem("--secret", f'"{secret.name}"', rule, up)
+
+
+def missing(google: Client, settings: Settings, secret: Secret, path: str = "--secret") -> list[Problem]:
+    """Return the problem of a secret that isn't there, or whose version has no value. Raises RequestError."""
+    value, project = f'"{secret.name}"', settings.project
+    try:
+        state = str(google.json("GET", f"{_url(google, secret)}/versions/{secret.version}").get("state"))
+    except RequestError as error:
+        if error.failure.kind is not Kind.MISSING:
+            raise
+        fix = f"printf %s VALUE | gcloud secrets create {secret.name} --project={project} --data-file=-"
+        rule = f"{project} has no such secret, or none with a version {secret.version}"
+        return [Problem(path, value, rule, fix)]
+    if state == "ENABLED":
+        return []
+    fix = f"gcloud secrets versions enable {secret.version} --secret={secret.name} --project={project}"
+    return [Problem(path, value, f"its version {secret.version} is {state}", fix)]
+
+
+def _refused(google: Client, secret: Secret, member: str, declared: bool, up: str) -> Iterator[Problem]:
+    """Yield the problem of a secret whose policy doesn't name the account. Raises RequestError."""
+    policy = google.json("GET", f"{_url(google, secret)}:getIamPolicy")
+    readers = [
+        reader
+        for binding in policy.get("bindings") or ()
+        if binding.get("role") in _READ_BY
+        for reader in binding.get("members") or ()
+    ]
+    if any(str(reader).endswith(member) for reader in readers):
+        return
+    command = (
+        f"gcloud secrets add-iam-policy-binding {secret.name} --project={google.project} "
+        f"--member={member} --role={ACCESSOR}"
+    )
+    fix = up.partition(", then ")[2] if declared else up if member.startswith("/") else f"{up}; or {command}"
+    yield Problem("--secret", f'"{secret.name}"', f"must be readable by {member}, and isn't", fix)
+
+
+def _url(google: Client, secret: Secret) -> str:
+    return f"https://secretmanager.googleapis.com/v1/projects/{google.project}/secrets/{secret.name}"

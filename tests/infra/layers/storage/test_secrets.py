@@ -1,0 +1,166 @@
+"""Secrets of programs at the emulated Secret Manager: what keeps an account from them, and what lets it."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import requests
+
+from infra.doctor import secrets
+from infra.google.client import Client
+from infra.layers.gke.pods import member_of
+from infra.layers.storage import present
+from infra.layers.storage.names import service_account_email
+from infra.layers.storage.secrets import problems
+from infra.layers.storage.settings import ACCESSOR
+from infra.settings.schema import Settings
+from infra.settings.variables import Secret
+from tests.emulated import EVERY_API, OWNER, PROJECT, ZONES, Emulated
+from tests.infra.layers.queue.test_queue_layer import SETTINGS as QUEUE
+from tests.infra.recording import BASE, parsed, run
+
+SECRETS = f"secretmanager.googleapis.com/v1/projects/{PROJECT}/secrets"
+MEMBERS = "gcp:secretmanager/secretIamMember:SecretIamMember"
+HOSTS = f"tpu-training@{PROJECT}.iam.gserviceaccount.com"
+
+
+class Session(requests.Session):
+    """Sends to the emulated cloud as an account."""
+
+    def __init__(self, cloud: Emulated, who: str):
+        super().__init__()
+        self.cloud, self.who = cloud, who
+
+    def request(self, method: Any, url: Any, params: Any = None, data: Any = None, **more: Any) -> Any:
+        full = str(requests.Request(method, url, params=params).prepare().url).removeprefix("https://")
+        headers = dict(more["headers"])
+        reply = self.cloud.request(method, full, data, token=self.cloud.token_of(self.who), headers=headers)
+        answer = requests.Response()
+        answer.status_code, answer._content = reply.status, reply.body
+        return answer
+
+
+@pytest.fixture(scope="module")
+def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulated]:
+    emulated = Emulated(tmp_path_factory.mktemp("secrets"), zones=ZONES, enabled_apis=EVERY_API)
+    account = {"accountId": "tpu-training"}
+    emulated.request("POST", f"iam.googleapis.com/v1/projects/{PROJECT}/serviceAccounts", account)
+    for name in ("granted", "lonely"):
+        made = {"replication": {"automatic": {}}}
+        assert emulated.request("POST", f"{SECRETS}?secretId={name}", made).status == 200
+        version = {"payload": {"data": base64.b64encode(f"value of {name}".encode()).decode()}}
+        assert emulated.request("POST", f"{SECRETS}/{name}:addVersion", version).status == 200
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(present, "Client", lambda *_, **__: Client(PROJECT, Session(emulated, OWNER)))
+        recorded = run("storage", {"gcp:project": PROJECT, "storage:secrets": ["granted"]})
+    for item in recorded.of(MEMBERS):
+        resource = f"projects/{item.inputs['project']}/secrets/{item.inputs['secretId']}"
+        emulated.grant(resource, item.inputs["role"], item.inputs["member"])
+    yield emulated
+    emulated.close()
+
+
+def settings(*secrets: str) -> Settings:
+    return parsed({**BASE, **QUEUE, "gcp:project": PROJECT, "storage:secrets": [*secrets]})
+
+
+def refusals(
+    cloud: Emulated, secret: Secret, *declared: str, who: str = OWNER, pods: bool = False
+) -> list[str]:
+    known = settings(*declared)
+    member = member_of(known, "vision") if pods else f"serviceAccount:{service_account_email(known)}"
+    google = Client(PROJECT, Session(cloud, who), sleep=lambda _: None)
+    return [str(item) for item in problems(google, known, [secret], member, "gke" if pods else "storage")]
+
+
+def test_the_layer_lets_the_hosts_account_read_what_the_settings_name_and_no_other(cloud: Emulated) -> None:
+    token = cloud.token_of(HOSTS)
+    answers = {
+        name: cloud.request("GET", f"{SECRETS}/{name}/versions/latest:access", token=token)
+        for name in ("granted", "lonely")
+    }
+    assert base64.b64decode(answers["granted"].json["payload"]["data"]) == b"value of granted"
+    assert answers["lonely"].status == 403
+    assert refusals(cloud, Secret("A", "granted"), "granted") == []
+    assert refusals(cloud, Secret("A", "granted", "1")) == [], (
+        "granted by hand, as far as these settings know"
+    )
+
+
+def test_a_secret_that_isnt_there_is_refused_with_the_command_that_creates_it(cloud: Emulated) -> None:
+    (message,) = refusals(cloud, Secret("A", "none"), "none")
+    assert f"{PROJECT} has no such secret, or none with a version latest" in message
+    fix = f"printf %s VALUE | gcloud secrets create none --project={PROJECT} --data-file=-"
+    assert fix in message
+    (message,) = refusals(cloud, Secret("A", "granted", "7"), "granted")
+    assert "none with a version 7" in message
+
+
+def test_a_version_that_is_disabled_is_refused_with_the_command_that_enables_it(cloud: Emulated) -> None:
+    version = cloud.world.directory[f"projects/{PROJECT}/secrets/granted/versions/1"]
+    version["state"] = "DISABLED"
+    (message,) = refusals(cloud, Secret("A", "granted", "1"), "granted")
+    version["state"] = "ENABLED"
+    assert "its version 1 is DISABLED\n    fix: gcloud secrets versions enable 1 --secret=granted" in message
+
+
+@pytest.mark.parametrize(("declared", "pods", "fix"), [
+    ((), False, "storage:secrets: [lonely], then tpu up dev storage; or gcloud secrets "
+     f"add-iam-policy-binding lonely --project={PROJECT} --member=serviceAccount:{HOSTS} --role={ACCESSOR}"),
+    (("lonely",), False, "tpu up dev storage"),
+    ((), True, "storage:secrets: [lonely], then tpu up dev gke"),
+])  # fmt: skip
+def test_an_account_that_may_not_read_it_is_named_with_the_grant(
+    declared: tuple[str, ...], pods: bool, fix: str, cloud: Emulated
+) -> None:
+    (message,) = refusals(cloud, Secret("A", "lonely"), *declared, pods=pods)
+    assert "must be readable by " in message
+    assert message.endswith(f"fix: {fix}")
+
+
+def test_a_login_that_may_not_look_takes_the_settings_word(cloud: Emulated) -> None:
+    assert refusals(cloud, Secret("A", "granted"), "granted", who="user:ada@example.com") == []
+    (message,) = refusals(cloud, Secret("A", "granted"), who="user:ada@example.com")
+    assert "which you may not look up\n    fix: storage:secrets: [granted], then tpu up" in message
+
+
+def test_pods_are_granted_the_same_secrets() -> None:
+    changes = {**QUEUE, "storage:secrets": ["granted"], "gke:namespaces": ["vision", "speech"]}
+    grants = [item.inputs for item in run("gke", changes).of(MEMBERS)]
+    assert {(item["secretId"], item["role"]) for item in grants} == {("granted", ACCESSOR)}
+    known = parsed({**BASE, **changes})
+    ends = [member_of(known, namespace) for namespace in ("speech", "vision")]
+    assert all(
+        item.endswith(end) for item, end in zip(sorted(item["member"] for item in grants), ends, strict=True)
+    )
+
+
+def test_an_update_without_a_secret_of_the_settings_is_refused_and_a_preview_warns(
+    cloud: Emulated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes = {"gcp:project": PROJECT, "storage:secrets": ["none"]}
+    monkeypatch.setattr(present, "Client", lambda *_, **__: Client(PROJECT, Session(cloud, OWNER)))
+    with pytest.raises(Exception, match=r'storage:secrets = "none": wire-test has no such secret'):
+        run("storage", changes)
+    warned: list[str] = []
+    monkeypatch.setattr(present.pulumi.log, "warn", warned.append)
+    run("storage", changes, preview=True)
+    assert "fix: printf %s VALUE | gcloud secrets create none" in warned[0]
+    monkeypatch.setattr(present, "Client", lambda *_, **__: Client(PROJECT, Session(cloud, "user:ada@x.org")))
+    assert run("storage", changes).of(MEMBERS), "who may not look finds out by the grant"
+
+
+@pytest.mark.parametrize(("names", "lines"), [
+    (["granted"], ["ok hosts may read granted"]),
+    (["none", "lonely"], [
+        f'missing "none": {PROJECT} has no such secret, or none with a version latest',
+        f'missing "lonely": must be readable by serviceAccount:{HOSTS}, and isn\'t',
+    ]),
+])  # fmt: skip
+def test_the_doctor_reports_each_secret(names: list[str], lines: list[str], cloud: Emulated) -> None:
+    google = Client(PROJECT, Session(cloud, OWNER), sleep=lambda _: None)
+    reported = secrets.check(google, settings(*names), "secrets")
+    assert [f"{finding.state} {finding.detail}" for finding in reported] == lines
