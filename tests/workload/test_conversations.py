@@ -81,11 +81,11 @@ def test_instructions_and_completions_are_conversations_of_two_messages(marked: 
         assert prepared(lines(tmp_path / f"{name}.jsonl", row), marked, tmp_path / name) == 0
         return content(tmp_path / name)[0].tolist()  # type: ignore[no-any-return]
 
-    ask, answer = {"role": "user", "content": "add\n\n1 2"}, {"role": "assistant", "content": "3"}
-    expected = tokens("messages", {"messages": [ask, answer]})
+    question, answer = {"role": "user", "content": "add\n\n1 2"}, {"role": "assistant", "content": "3"}
+    expected = tokens("messages", {"messages": [question, answer]})
     assert tokens("alpaca", {"instruction": "add", "input": "1 2", "output": "3"}) == expected
     assert tokens("prompt", {"prompt": "add\n\n1 2", "completion": "3"}) == expected
-    assert tokens("lists", {"prompt": [ask], "completion": [answer]}) == expected
+    assert tokens("lists", {"prompt": [question], "completion": [answer]}) == expected
     assert tokens("plain", {"instruction": "add\n\n1 2", "output": "3"}) == expected
 
 
@@ -134,8 +134,8 @@ def test_a_template_that_writes_a_token_that_nothing_names_is_refused(
     refusal = capsys.readouterr().err
     assert "tokenizer_config.json: the chat template writes bos_token, which neither" in refusal
     assert "fix: name the token in" in refusal
-    asked = template.replace("{{ bos_token }}", "{% if bos_token %}{{ bos_token }}{% endif %}")
-    settings(folder, eos_token="<|im_end|>", chat_template=asked)
+    conditional = template.replace("{{ bos_token }}", "{% if bos_token %}{{ bos_token }}{% endif %}")
+    settings(folder, eos_token="<|im_end|>", chat_template=conditional)
     assert Template(folder).render(TURNS[:1], prompted=False) == TURNS[0]["content"]
 
 
@@ -215,7 +215,7 @@ def test_an_interrupted_preparation_ends_with_the_same_bytes(
 
     def run(out: Path) -> None:
         made = HuggingFace(marked, "</s>", templated=True)
-        prepare([source], out, made, shard_tokens=100, chats=chats, most_tokens=40)
+        prepare([source], out, made, shard_tokens=100, chats=chats, max_tokens=40)
 
     run(tmp_path / "whole")
     monkeypatch.setattr("workload.data.prepare._BATCH_CHARACTERS", 50)

@@ -104,7 +104,7 @@ def test_a_source_without_a_share_is_refused_by_its_name(settings: str, problem:
 def test_a_path_beside_sources_is_refused_and_weights_are_part_of_a_runs_identity() -> None:
     with pytest.raises(ConfigError, match=r"data.path = 'x': must not be given beside data.sources"):
         configs.load("tiny.toml", ['data.sources=[{path="a"}]', "data.path=x"])
-    plain, one, two, moved = (
+    plain, equal, weighted, moved = (
         configs.load("tiny.toml", more).identity()
         for more in (
             [],
@@ -114,5 +114,5 @@ def test_a_path_beside_sources_is_refused_and_weights_are_part_of_a_runs_identit
         )
     )
     assert plain["data"] == {"sequence_length": 64}, "as before there were sources"
-    assert one != two
-    assert one == moved, "the manifests say what the folders hold"
+    assert equal != weighted
+    assert equal == moved, "the manifests say what the folders hold"

@@ -38,8 +38,8 @@ class Encoded:
     cut: bool = False
 
 
-def encode(samples: Sequence[Sample], tokenizer: Tokenizer, most_tokens: int) -> list[Encoded]:
-    """Return conversations as tokens with marks, cut to `most_tokens` (0: whole).
+def encode(samples: Sequence[Sample], tokenizer: Tokenizer, max_tokens: int) -> list[Encoded]:
+    """Return conversations as tokens with marks, cut to `max_tokens` (0: whole).
 
     Raises:
         DataError: no token of an answer is left of one.
@@ -54,15 +54,15 @@ def encode(samples: Sequence[Sample], tokenizer: Tokenizer, most_tokens: int) ->
             marks_L[(offsets[:, 0] < end) & (offsets[:, 1] > begin)] |= ANSWER
         marks_L[:1] &= ~np.uint8(ANSWER)  # nothing is before it to predict it from
         marks_L[:1] |= BEGIN
-        kept = slice(most_tokens or None)
+        kept = slice(max_tokens or None)
         if not (marks_L[kept] & ANSWER).any():
             first = int(np.argmax(marks_L & ANSWER)) + 1
-            rule = f"its answers begin with token {first} of {len(tokens_L)}, after --truncate {most_tokens}"
+            rule = f"its answers begin with token {first} of {len(tokens_L)}, after --truncate {max_tokens}"
             fix = "raise --truncate, or leave it out"
             if not (marks_L & ANSWER).any():
                 rule, fix = "its answers are no tokens", "mend it, or leave it out"
             raise DataError(f"{sample.where}: {rule}\n    fix: {fix}")
-        cut = 0 < most_tokens < len(tokens_L)
+        cut = 0 < max_tokens < len(tokens_L)
         result.append(Encoded(tokens_L[kept], marks_L[kept], sample.where, cut))
     return result
 

@@ -58,7 +58,7 @@ def main(options: argparse.Namespace) -> int:
         options.field,
         progress=print_progress,
         chats=chats,
-        most_tokens=options.truncate or 0,
+        max_tokens=options.truncate or 0,
     )
     if summary.rejected:
         print(f"rejected: {summary.reasons()}; {options.out / REJECTED} names each")

@@ -65,7 +65,7 @@ def prepare(
     shard_tokens: int = SHARD_TOKENS,
     progress: Callable[[str], None] | None = None,
     chats: Reading | None = None,
-    most_tokens: int = 0,
+    max_tokens: int = 0,
 ) -> PreparationSummary:
     """Write shards and, last of all, the manifest that makes them valid.
 
@@ -80,7 +80,7 @@ def prepare(
         shard_tokens: maximum of a file.
         progress: receives a line now and then.
         chats: conversations of the sources, in place of their texts.
-        most_tokens: of a conversation, which is cut there; 0: whole.
+        max_tokens: of a conversation, which is cut there; 0: whole.
 
     Raises:
         DataError: no source, no text in the sources, or `out` holds other data.
@@ -96,7 +96,7 @@ def prepare(
     begin, end = tokenizer.begin_of_document, tokenizer.end_of_document
     arguments = [files, tokenizer.identity, begin, end, field_name, shard_tokens]
     if chats:
-        arguments += [chats.decides, most_tokens]
+        arguments += [chats.decides, max_tokens]
     key = hashlib.sha256(json.dumps(arguments).encode()).hexdigest()
     with room(out):
         done = resumed(out, key)
@@ -110,7 +110,7 @@ def prepare(
 
     def encode(samples: list[Sample]) -> list[Encoded]:
         if chats:
-            return conversations.encode(samples, tokenizer, most_tokens)
+            return conversations.encode(samples, tokenizer, max_tokens)
         return [Encoded(tokens) for tokens in tokenizer.encode([sample.content for sample in samples])]
 
     for document in _encoded(encode, unique, done.documents):

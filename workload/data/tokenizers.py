@@ -82,7 +82,7 @@ class Bytes:
     def offsets(self, texts: Sequence[str]) -> list[NDArray[np.int64]]:
         """See `Tokenizer.offsets`."""
         sizes = [[len(character.encode()) for character in text] for text in texts]
-        begins = [np.repeat(np.arange(len(each)), each) for each in sizes]
+        begins = [np.repeat(np.arange(len(widths)), widths) for widths in sizes]
         return [np.stack([begin, begin + 1], axis=1) for begin in begins]
 
 
