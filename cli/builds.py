@@ -17,6 +17,7 @@ from infra.layers.builds import names, render, running
 from infra.layers.builds.access import applied
 from infra.layers.builds.settings import BuildsSettings
 from infra.settings.schema import Settings
+from infra.settings.sources import INSTALLED
 
 
 @click.group(cls=Group, epilog="\b\nExamples:\n  tpu builds submit dev provision --plan DIR")
@@ -26,6 +27,8 @@ def builds() -> None:
 
 def _render(environment: str, root: Path) -> tuple[Settings, list[Path]]:
     """Write the build files. Raises CommandError where the layer is off, or the folder can't be written."""
+    if INSTALLED:
+        raise CommandError("a build runs a clone of the repository, not a wheel\n    fix: cd into a clone")
     settings = options.with_layer("builds", BuildsSettings, from_file(environment, root))
     try:
         return settings, render.write(settings, root)

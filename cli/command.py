@@ -16,6 +16,8 @@ import click
 from click.shell_completion import CompletionItem
 
 from infra.engine.pulumi import run
+from infra.errors import CommandError
+from infra.settings.sources import INSTALLED
 
 USAGE = 2
 _HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
@@ -181,9 +183,15 @@ class Part:
     about: str
 
     def load(self) -> click.Command:
-        """Import the command."""
+        """Import the command. Raises CommandError for one of a checkout alone."""
         module, _, attribute = self.place.partition(":")
-        command: click.Command = getattr(import_module(module), attribute)
+        try:
+            command: click.Command = getattr(import_module(module), attribute)
+        except ModuleNotFoundError as error:
+            if not INSTALLED or error.name != attribute:
+                raise
+            problem = f"the wheel has no package `{attribute}`"
+            raise CommandError(f"{problem}\n    fix: cd into a clone of the repository") from None
         return command
 
 

@@ -11,6 +11,7 @@ import types
 from collections.abc import Iterator
 from dataclasses import MISSING, Field, fields, is_dataclass
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
@@ -104,16 +105,20 @@ def _rows(kind: type, prefix: str = "") -> Iterator[tuple[str, str, str]]:
     hints, comments = get_type_hints(kind), _comments(kind)
     for entry in fields(kind):
         hint = hints[entry.name]
-        if kinds := [kind for kind in (hint, *get_args(hint)) if is_dataclass(kind)]:  # a choice of tables
-            for kind in kinds:
-                yield from _rows(kind, f"{prefix}{entry.name}.")  # type: ignore[arg-type]
+        listed = get_origin(hint) is tuple
+        kinds = [kind for kind in (hint, *get_args(hint)) if is_dataclass(kind)]  # a choice, or of a list
+        tables = (_rows(kind, f"{prefix}{entry.name}{'[]' * listed}.") for kind in kinds)  # type: ignore[arg-type]
+        if kinds and not listed:
+            yield from chain.from_iterable(tables)
             continue
         default: Any = {} if entry.default_factory is dict else None
         default = default if entry.default is MISSING else entry.default
         shown = json.dumps(list(default) if isinstance(default, tuple) else default)
         rule: Rule | None = entry.metadata.get("rule")
         about = "; ".join(filter(None, (comments[entry.name], rule.text if rule else "")))
-        yield f"`{prefix}{entry.name}`", f"`{shown}`", about
+        required = entry.default is entry.default_factory
+        yield f"`{prefix}{entry.name}`", "required" if required else f"`{shown}`", about
+        yield from chain.from_iterable(tables)
 
 
 def _comments(kind: type) -> dict[str, str]:

@@ -236,8 +236,9 @@ install_host() {
 from rehearsal.world.layout import cache_dir
 make(cache_dir(), print)' &
   image=$!
-  .venv/bin/python -c 'from infra.publish.wheels import ROOT, locked
-locked(ROOT / "workload/locks/cpu.txt")'
+  .venv/bin/python -c 'from infra.publish.wheels import locked
+from infra.settings.sources import part
+locked(part("workload/locks/cpu.txt"))'
   # The bundle contains gcsfuse; where another process is building it, this waits for that.
   program=$(on_path gcsfuse) || program=$(tools/install.sh storage)/gcsfuse
   PATH=${program%/*}:$PATH .venv/bin/python -m cli publish dev --lock cpu --dry-run

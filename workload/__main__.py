@@ -13,16 +13,16 @@ import json
 import logging
 import os
 import select
-import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
 from views.terminal import guard
-from workload import NAME, __version__, as_typed, command, print_progress, typed_as
-from workload.arguments import Parser, add_set, add_text, local
+from workload import NAME, __version__, as_typed, typed_as
+from workload.arguments import Parser, add_set, local
 from workload.data import command as streams
+from workload.data import preparation
 from workload.errors import ConfigError, WorkloadError
 from workload.processor import leave_tpu_out
 from workload.runs import location
@@ -151,14 +151,9 @@ def _parser() -> Parser:
     train.set_defaults(command=_train)
 
     data = add(commands, "data", "Create token files.").add_subparsers(required=True, metavar="COMMAND")
-    example = "workload data prepare --source c4/ --tokenizer llama-3.1-8b/ --out tokens/"
-    text = "Pack text, JSON lines or Parquet into token files, deterministically."
-    prepare = add(data, "prepare", text, example)
-    add_text(prepare)
-    prepare.add_argument("--out", type=local, required=True, metavar="DIR", help="a new or unfinished folder")
-    text = "token that ends a document, if its name is unusual"
-    prepare.add_argument("--end", default="", metavar="TOKEN", help=text)
-    prepare.set_defaults(command=_prepare)
+    prepare = add(data, "prepare", preparation.DESCRIPTION, preparation.EXAMPLES)
+    preparation.add_arguments(prepare)
+    prepare.set_defaults(command=preparation.main)
     split_streams = add(data, "streams", streams.DESCRIPTION, streams.EXAMPLES)
     streams.add_arguments(split_streams)
     split_streams.set_defaults(command=streams.main)
@@ -223,26 +218,6 @@ def _train(options: argparse.Namespace) -> int:
         from workload.train.launch import launch
 
         return launch(config, run, url, os.environ, heartbeat, options.extend)
-
-
-def _prepare(options: argparse.Namespace) -> int:
-    from workload.data.prepare import prepare
-    from workload.data.sources import REJECTED
-    from workload.data.tokenizers import open_tokenizer
-
-    tokenizer = open_tokenizer(options.tokenizer, options.end)
-    following = command("train", "tiny.toml", "--dir", "/tmp/training")
-    summary = prepare(options.source, options.out, tokenizer, options.field, progress=print_progress)
-    if summary.rejected:
-        print(f"rejected: {summary.reasons()}; {options.out / REJECTED} names each")
-    for sample in summary.passed_over:
-        print(f"  {sample.where}: {sample.problem}")
-    print(
-        f"{options.out}: {summary.documents} documents, {summary.tokens} tokens;"
-        f" {summary.repeated} repeat another\n"
-        f"next: DATA_DIR={shlex.quote(str(options.out))} {following}"
-    )
-    return 0
 
 
 def _list(options: argparse.Namespace) -> int:

@@ -16,7 +16,7 @@ from infra.google.quotas import Use
 from infra.google.role import Role
 from infra.prices.row import PriceRow, Rate
 from infra.settings.schema import Relation, Settings
-from infra.settings.sources import ROOT
+from infra.settings.sources import INSTALLED, ROOT
 from settings_schema.parser import RecordRule
 
 if TYPE_CHECKING:
@@ -214,10 +214,14 @@ def deferred(module: str) -> Program:
     return program
 
 
+PROJECTS = ".tpu"
+"""Folder of the Pulumi.yaml files beside the environments', where the program is a wheel's."""
+
+
 def directory(name: str, root: Path = ROOT) -> str:
     """Return the folder of a layer's Pulumi.yaml, as `pulumi -C` takes it; "." is the root."""
-    path = f"infra/layers/{name}"
-    return path if (root / path / "Pulumi.yaml").is_file() else "."
+    path = f"{PROJECTS}/{name}" if INSTALLED else f"infra/layers/{name}"
+    return path if INSTALLED or (root / path / "Pulumi.yaml").is_file() else "."
 
 
 def up_command(name: str, environment: str) -> str:

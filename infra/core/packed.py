@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from infra.settings.schema import Settings
-from infra.settings.sources import ROOT, path_of
+from infra.settings.sources import BESIDE, PROGRAM, ROOT, part, path_of
 
 _ZIP_TIME = (1980, 1, 1, 0, 0, 0)
 PACKAGES = ("fleet", "google_facts", "infra", "settings_schema", "views")
@@ -26,13 +26,13 @@ def packed(
     Args:
         settings: of the environment, whose file is packed as it is.
         packages: of the project.
-        root: the project's folder.
+        root: folder of that file.
         beside: further files by their names in the zip.
     """
     path = Path(tempfile.mkdtemp(prefix="tpu-program.")) / "program.zip"
     environment = path_of(settings.environment, root)
-    own = {file.relative_to(root).as_posix(): file for file in _files(packages, root)}
-    files = {**(beside or {}), **own, environment.name: environment}
+    own = {file.relative_to(PROGRAM).as_posix(): file for file in _files(packages)}
+    files = {**(beside or {}), **own, "Pulumi.yaml": part("Pulumi.yaml"), environment.name: environment}
     with zipfile.ZipFile(path, "w") as archive:
         for name, file in sorted(files.items()):
             entry = zipfile.ZipInfo(name, _ZIP_TIME)
@@ -41,9 +41,9 @@ def packed(
     return path
 
 
-def _files(packages: Sequence[str], root: Path) -> Iterator[Path]:
+def _files(packages: Sequence[str]) -> Iterator[Path]:
     for package in packages:
-        yield from (file for file in (root / package).rglob("*") if file.suffix in _SUFFIXES)
+        files = (PROGRAM / package).rglob("*")
+        yield from (file for file in files if file.suffix in _SUFFIXES and BESIDE not in file.parents)
     for pattern in _DATA:
-        yield from root.glob(pattern)
-    yield root / "Pulumi.yaml"
+        yield from PROGRAM.glob(pattern)

@@ -20,9 +20,9 @@ from datetime import date
 from pathlib import Path
 
 from infra.doctor.finding import MISSING, OK, OPTIONAL, Finding, table
+from infra.settings.sources import INSTALLED, ROOT, part
 
-ROOT = Path(__file__).resolve().parents[2]
-VENV_BIN = ROOT / ".venv" / "bin"
+VENV_BIN = Path(sys.executable).parent if INSTALLED else ROOT / ".venv" / "bin"
 
 
 def output_of(*command: str) -> str | None:
@@ -64,7 +64,7 @@ def python() -> Finding:
 
 def packages() -> Finding:
     """Check the locked packages in the virtual environment."""
-    desired = (ROOT / "requirements.txt").read_text().count("==")
+    desired = part("requirements.txt").read_text().count("==")
     if not (VENV_BIN / "python").exists():
         return Finding("Python packages", MISSING, f"0 of {desired}", "make setup")
     return Finding("Python packages", OK, f".venv → {(ROOT / '.venv').resolve().name}")
@@ -86,7 +86,9 @@ def programs() -> Iterator[Finding]:
     for name, arguments in versions.items():
         where = program(name)
         if where is None:
-            yield Finding(name, MISSING, "not found", "make setup")
+            module = {"gcsfuse": "storage"}.get(name, name)
+            by_hand = f"{part('tools/install.sh')} {module}, and the folder that it prints on PATH"
+            yield Finding(name, MISSING, "not found", by_hand if INSTALLED else "make setup")
         else:
             version = output_of(where, *arguments) if arguments else "yes"
             yield Finding(name, OK, f"{version} ({origin(where)})")
@@ -95,7 +97,7 @@ def programs() -> Iterator[Finding]:
 def plugin(package: str) -> Finding:
     """Check for an installed official provider plugin."""
     home = Path(os.environ.get("PULUMI_HOME", Path.home() / ".pulumi"))
-    locked = re.search(rf"^pulumi-{package}==([\w.]+)", (ROOT / "requirements.txt").read_text(), re.MULTILINE)
+    locked = re.search(rf"^pulumi-{package}==([\w.]+)", part("requirements.txt").read_text(), re.MULTILINE)
     version = locked.group(1) if locked else ""
     # The CLI takes a plugin of exactly the version that the program's SDK has.
     executable = home / "plugins" / f"resource-{package}-v{version}" / f"pulumi-resource-{package}"
@@ -225,12 +227,10 @@ def report(as_json: bool) -> int:
     """Print the table; return 1 if something that a test or a rehearsal needs is missing."""
     findings = [
         python(),
-        packages(),
-        go(),
+        *(() if INSTALLED else (packages(), go())),
         *programs(),
         *map(plugin, ("gcp", "kubernetes")),
-        debian_packages(),
-        *machine(),
+        *(() if INSTALLED else (debian_packages(), *machine())),
         login(),
         catalog(),
         prices(date.today()),
@@ -240,7 +240,8 @@ def report(as_json: bool) -> int:
         print(json.dumps([asdict(finding) for finding in findings]))
         return 1 if missing else 0
     print(table(findings))
-    print(f"\n{len(missing)} missing: {', '.join(missing)}" if missing else "\nall here; next: make rehearse")
+    after = "tpu plan ENV" if INSTALLED else "make rehearse"
+    print(f"\n{len(missing)} missing: {', '.join(missing)}" if missing else f"\nall here; next: {after}")
     return 1 if missing else 0
 
 

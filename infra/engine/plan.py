@@ -354,7 +354,8 @@ def empty_state(
             place = folder / directory(layer, root)
             place.mkdir(parents=True, exist_ok=True)
             project = yaml.safe_load((root / directory(layer, root) / "Pulumi.yaml").read_text())
-            project |= {"main": str(root), "stackConfigDir": "."}
+            main = root / directory(layer, root) / project.get("main", ".")
+            project |= {"main": str(main.resolve()), "stackConfigDir": "."}
             (place / f"Pulumi.{environment}.yaml").write_text(settings_text, encoding="utf-8")
             (place / "Pulumi.yaml").write_text(yaml.safe_dump(project), encoding="utf-8")
         (folder / "state").mkdir()

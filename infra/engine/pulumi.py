@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from infra.core.layer import directory as directory_of
-from infra.engine import registry
+from infra.engine import projects, registry
 from infra.engine.roles import with_roles
 from infra.engine.settings import from_file
 from infra.errors import CommandError, InfraError, UpdateError
 from infra.google.failures import Kind, classify
-from infra.settings.sources import ROOT
+from infra.settings.sources import INSTALLED, ROOT
 
 _NO_PASSPHRASE, _NO_STACK = "passphrase must be set", "no stack named"
 _NO_LOGIN = "PULUMI_ACCESS_TOKEN must be set"
@@ -54,14 +54,18 @@ class Pulumi:
     ):
         program = shutil.which("pulumi")
         if program is None:
-            raise CommandError(
-                "pulumi is not on PATH: run `make setup`, then use make, or .venv/bin first on PATH"
-            )
+            how = "see tpu doctor" if INSTALLED else "make setup, then use make, or .venv/bin first on PATH"
+            raise CommandError(f"pulumi is not on PATH\n    fix: {how}")
         self.program = program
         self.environment = environment
         self.root = root
         self.output = output
         self.variables = {**_OURS, **os.environ, **(variables or {})}
+        if INSTALLED:
+            # The interpreter that has the wheel runs the program.
+            self.variables["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{self.variables['PATH']}"
+            if root == ROOT:
+                projects.write(root)
 
     def directory(self, layer: str) -> Path:
         """Return the folder of a layer's Pulumi.yaml."""

@@ -36,9 +36,9 @@ def refuse(
 
 def against(environment: str, layer: str, resources: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
     """Yield the obstacles among the resources of one layer's state."""
-    protected = [
-        resource for resource in resources if resource.get("protect") and not resource.get("external")
-    ]
+    # What a stack only reads, a destroy leaves as it is.
+    resources = [resource for resource in resources if not resource.get("external")]
+    protected = [resource for resource in resources if resource.get("protect")]
     if protected:
         names = [str(resource["urn"]).rpartition("::")[2] for resource in protected]
         shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if names[_SHOWN:] else "")

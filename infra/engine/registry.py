@@ -17,7 +17,7 @@ from pathlib import Path
 from infra.core.layer import Layer
 from infra.errors import LayersError, Problem
 from infra.settings.schema import SHARED
-from infra.settings.sources import ROOT
+from infra.settings.sources import PROGRAM, part
 from infra.settings.spelling import camel_case
 
 _NAME = re.compile("[a-z][a-z0-9]*")
@@ -29,11 +29,11 @@ def layers() -> tuple[Layer, ...]:
     """Return all layers, each behind those that it reads. Raises LayersError with all wrong declarations."""
     declarations = [
         (path.name, layer)
-        for path in sorted((ROOT / "infra" / "layers").iterdir())
+        for path in sorted((PROGRAM / "infra" / "layers").iterdir())
         if (path / "layer.py").is_file()
         and isinstance(layer := importlib.import_module(f"infra.layers.{path.name}.layer").LAYER, Layer)
     ]
-    return ordered(declarations, ROOT)
+    return ordered(declarations, PROGRAM)
 
 
 def named(name: str) -> Layer:
@@ -86,7 +86,7 @@ def _names(declarations: Sequence[tuple[str, Layer]], root: Path) -> Iterable[Pr
     for folder, layer in declarations:
         name, where = layer.name, f"infra/layers/{folder}"
         path = root / where / "Pulumi.yaml"
-        path = path if path.is_file() else root / "Pulumi.yaml"
+        path = path if path.is_file() else part("Pulumi.yaml", root)
         project = re.search(r"(?m)^name: *(\S+)", path.read_text() if path.is_file() else "")
         if times[name] > 1:
             twins = ", ".join(

@@ -69,7 +69,7 @@ def from_file(
 
 def _beside_config(key: str, near: str) -> Problem:
     fix = f"did you mean {near}?" if near else "remove it, or move it under config:"
-    return Problem(key, "a key beside config:", "settings stand under config:, and Pulumi skips others", fix)
+    return Problem(key, "a key beside config:", "settings stand under config:; no other key is read", fix)
 
 
 def parse(

@@ -20,7 +20,8 @@ from infra.publish import archive
 from infra.publish.bundle import sha256_of
 from infra.publish.cache import cache_dir, key_of, once
 from infra.publish.errors import PublishError
-from infra.publish.wheels import ROOT, run, shipped
+from infra.publish.wheels import run, shipped
+from infra.settings.sources import PROGRAM
 
 __all__ = ["TRAINER", "compiled"]
 
@@ -71,7 +72,7 @@ def _compiled(host: Path, python: Path, wheels: list[Path], program: str) -> dic
     install = [uv.find_uv_bin(), "pip", "install", "--quiet", "--offline", "--no-index", "--no-deps"]
     run([*install, "--python", str(own), *map(str, wheels)], doing)
     try:
-        printed = run([str(own), "-c", program + _LIST], "importing", cwd=ROOT, JAX_PLATFORMS="cpu")
+        printed = run([str(own), "-c", program + _LIST], "importing", cwd=PROGRAM, JAX_PLATFORMS="cpu")
     except PublishError as error:
         why = str(error).splitlines()[-1]
         raise PublishError(f"the trainer can't be imported here, so not on a host either: {why}") from None

@@ -15,6 +15,7 @@ from infra.layers.tpu import startup
 from infra.publish import debian, interpreter, wheels
 from infra.publish.bundle import Bundle, assemble
 from infra.settings.record import record
+from infra.settings.sources import ROOT, part
 
 __all__ = ["build", "publish"]
 
@@ -25,7 +26,7 @@ def publish(
     report: Callable[[str], object],
     *,
     recorded: bool = True,
-    root: Path = wheels.ROOT,
+    root: Path = ROOT,
 ) -> dict[str, str]:
     """Build the bundles of an environment's layers, send them, and record their ids; ids by setting.
 
@@ -36,7 +37,7 @@ def publish(
         if (declared := layer.hooks.bundle) is None:
             continue
         with tempfile.TemporaryDirectory(prefix="publish.") as work:
-            bundle = build(declared, Path(work), root)
+            bundle = build(declared, Path(work))
             report(
                 f"{declared.key}: {bundle.id}: {len(bundle.files)} files, {bundle.size_bytes / 1e6:.0f} MB"
             )
@@ -47,11 +48,11 @@ def publish(
     return published
 
 
-def build(declared: MachineBundle, work: Path, root: Path = wheels.ROOT) -> Bundle:
+def build(declared: MachineBundle, work: Path) -> Bundle:
     """Build a layer's bundle: the same id for the same script, locks and interpreter. Raises PublishError."""
-    lock, script = root / declared.wheels, work / startup.IN_BUNDLE
+    lock, script = part(declared.wheels), work / startup.IN_BUNDLE
     script.write_text(declared.script(), "utf-8")
-    packages = debian.locked(root / declared.packages)
+    packages = debian.locked(part(declared.packages))
     archives = {
         f"{name}.tar.gz": debian.archive([package for package in packages if package.archive == name])
         for name in dict.fromkeys(package.archive for package in packages)

@@ -25,7 +25,7 @@ from infra.publish.errors import PublishError
 from infra.publish.upload import create, storage_errors
 from infra.settings.record import record
 from infra.settings.schema import Settings
-from infra.settings.sources import ROOT
+from infra.settings.sources import ROOT, part
 
 LOCK = Path("tools/spark/requirements.txt")
 MAIN = """\
@@ -50,7 +50,7 @@ def publish(settings: Settings, root: Path = ROOT, *, upload: bool = True) -> in
     with tempfile.TemporaryDirectory(prefix="tpu-pipeline.") as work:
         try:
             runtime = facts.RUNTIMES[settings[PipelineSettings].runtime_version]
-            files = built(Path(work), runtime.python, root)
+            files = built(Path(work), runtime.python)
             code = identity(files)
             if not upload:
                 size = sum(path.stat().st_size for path in files.values()) / (1 << 20)
@@ -68,16 +68,16 @@ def publish(settings: Settings, root: Path = ROOT, *, upload: bool = True) -> in
     return 0
 
 
-def built(folder: Path, python: str, root: Path = ROOT) -> dict[str, Path]:
+def built(folder: Path, python: str) -> dict[str, Path]:
     """Build the three files for a runtime's Python ("3.11"): the same bytes for the same tree and lock.
 
     Raises PublishError.
     """
     main, code, packages = (folder / name for name in ("main.py", "workload.zip", "packages.tar.gz"))
     main.write_text(MAIN, encoding="utf-8")
-    shutil.copyfile(wheels.build_workload(folder / "wheel", root), code)
+    shutil.copyfile(wheels.build_workload(folder / "wheel"), code)
     lock = folder / "requirements.txt"
-    lock.write_text(without_runtime((root / LOCK).read_text("utf-8")), encoding="utf-8")
+    lock.write_text(without_runtime(part(LOCK).read_text("utf-8")), encoding="utf-8")
     archive.write(packages, unpacked(wheels.locked(lock, python)))
     return {path.name: path for path in (main, code, packages)}
 

@@ -24,6 +24,7 @@ from infra.publish.environment import Target, target_of
 from infra.publish.errors import PublishError
 from infra.publish.upload import Upload, require_bucket, upload
 from infra.settings.record import record
+from infra.settings.sources import INSTALLED, PROGRAM, ROOT
 
 LOCKS = ("tpu", "cpu", "bare")
 _NO_LOCK = "# No packages besides the workload's own wheel.\n"
@@ -96,7 +97,7 @@ def publish_environment(
     began = time.monotonic()
     _check_machine()
     if bucket is None:
-        target = target_of(environment, wheels.ROOT)
+        target = target_of(environment, ROOT)
         target = replace(target, tensorflow=tensorflow or target.tensorflow)
     else:
         target = Target(bucket, tensorflow, None, None, {})
@@ -109,10 +110,11 @@ def publish_environment(
             lambda built: None if dry_run else _upload(built, target.bucket, console),
             lambda line: console.print(line, markup=False),
             recorded=not dry_run,
+            root=ROOT,
         )
     if dry_run:
         console.print("dry run: nothing is uploaded, nothing is recorded")
-    elif bucket is None and record(environment, "tpu:bundle", bundle.id, wheels.ROOT):
+    elif bucket is None and record(environment, "tpu:bundle", bundle.id, ROOT):
         console.print(f"Pulumi.{environment}.yaml: tpu:bundle is set")
         console.print(f"next: tpu up {environment} tpu")
     return {
@@ -142,7 +144,7 @@ def _check_machine() -> None:
 def _lock(lock: str, tensorflow: bool) -> Path | None:
     if lock == "bare":
         return None
-    return wheels.ROOT / "workload" / "locks" / (f"{lock}-tensorflow.txt" if tensorflow else f"{lock}.txt")
+    return PROGRAM / "workload" / "locks" / (f"{lock}-tensorflow.txt" if tensorflow else f"{lock}.txt")
 
 
 def _own(target: Target, lock: Path | None, work: Path, console: Console) -> dict[str, Path]:
@@ -150,13 +152,11 @@ def _own(target: Target, lock: Path | None, work: Path, console: Console) -> dic
     sources: dict[str, Path] = {}
     packages: list[Path] = []
     if target.code:
-        sources["code.tar.gz"] = code.pack(
-            wheels.ROOT / target.code, target.shown, work / "code.tar.gz", target.key
-        )
-        code.require(target.runs, wheels.ROOT / target.code, target.shown)
+        sources["code.tar.gz"] = code.pack(ROOT / target.code, target.shown, work / "code.tar.gz", target.key)
+        code.require(target.runs, ROOT / target.code, target.shown)
     if target.requirements:
         with console.status(f"resolving {target.requirements} (once for each content)"):
-            desired = requirements.resolve(wheels.ROOT / target.requirements, target.requirements, lock)
+            desired = requirements.resolve(ROOT / target.requirements, target.requirements, lock)
             packages = wheels.locked(desired) if desired.stat().st_size else packages
         sources["code-requirements.txt"] = desired
         sources |= {f"wheels/{wheel.name}": wheel for wheel in packages}
@@ -174,7 +174,9 @@ def _build(
         "gcsfuse", path=f"{Path(sys.executable).parent}:{sys.exec_prefix}/bin"
     ) or shutil.which("gcsfuse")
     if gcsfuse is None:
-        raise PublishError("there is no gcsfuse on PATH: run 'make setup'")
+        raise PublishError(
+            f"there is no gcsfuse on PATH: run '{'tpu doctor' if INSTALLED else 'make setup'}'"
+        )
     locked: list[Path] = []
     if desired := _lock(lock, tensorflow):
         with console.status(f"downloading the wheels of {desired.name} (once for each lock)"):

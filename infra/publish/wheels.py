@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import tomllib
 from pathlib import Path
 
 from infra.publish.cache import cache_dir, key_of, once
 from infra.publish.errors import PublishError
+from infra.settings.sources import PROGRAM, part
 
-__all__ = ["HOST_GLIBC_MINOR", "PYTHON", "ROOT", "build_workload", "locked", "run", "shipped"]
+__all__ = ["HOST_GLIBC_MINOR", "PYTHON", "build_workload", "locked", "run", "shipped"]
 
-ROOT = Path(__file__).resolve().parents[2]
+_PROJECT = ("pyproject.toml", "LICENSE")
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 """Version of hosts' Python: that of the one that publishes."""
@@ -41,18 +44,30 @@ def run(command: list[str], doing: str, *, cwd: Path | None = None, **environmen
     return done.stdout
 
 
-def shipped(root: Path = ROOT) -> list[Path]:
+def shipped() -> list[Path]:
     """Return the folders of the packages in the workload's wheel, as pyproject.toml lists them."""
-    project = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))
-    return [root / name for name in project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]]
+    project = tomllib.loads(part(_PROJECT[0]).read_text("utf-8"))
+    return [PROGRAM / name for name in project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]]
 
 
-def build_workload(into: Path, root: Path = ROOT) -> Path:
-    """Build the workload's wheel from the tree at `root`; the same tree gives the same bytes."""
+def build_workload(into: Path, project: Path | None = None) -> Path:
+    """Build the workload's wheel; the same packages give the same bytes.
+
+    Args:
+        into: the wheel's folder.
+        project: its pyproject.toml, beside the packages; default: those that run.
+    """
     into.mkdir(parents=True, exist_ok=True)
     # hatchling leaves times, owners and the machine out when this is set.
     command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(into)]
-    run(command, "building the workload's wheel", cwd=root, SOURCE_DATE_EPOCH="1580601600")
+    with tempfile.TemporaryDirectory(prefix="workload.") as copy:
+        if project is None:  # a copy, since a wheel has the packages and these files in two folders
+            for name in _PROJECT:
+                shutil.copyfile(part(name), Path(copy) / name)
+            for package in shipped():
+                shutil.copytree(package, Path(copy) / package.name, ignore=shutil.ignore_patterns("*.pyc"))
+        doing = "building the workload's wheel"
+        run(command, doing, cwd=project or Path(copy), SOURCE_DATE_EPOCH="1580601600")
     return next(into.glob("tpu_workload-*.whl"))
 
 

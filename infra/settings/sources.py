@@ -7,12 +7,32 @@ from typing import Any
 
 from infra.errors import InfraError, Problem, SettingsError
 
-ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = Path(__file__).resolve().parents[2]
+"""Folder of the packages: a checkout's, or the one that the wheel is installed into."""
+BESIDE = PROGRAM / "infra" / "checkout"
+"""Folder in which a wheel holds what the program reads of a checkout beside its packages."""
+INSTALLED = BESIDE.is_dir()
+"""True for the program of a wheel, False for a checkout's."""
 
 
-def environments(root: Path = ROOT) -> list[str]:
+def part(path: str | Path, program: Path = PROGRAM) -> Path:
+    """Return a file or folder of the checkout by its path there."""
+    beside = program / BESIDE.relative_to(PROGRAM) / path
+    return beside if beside.exists() else program / path
+
+
+def project_folder(start: Path) -> Path:
+    """Return the nearest folder, from `start` upwards, that has an environment's file; else `start`."""
+    return next((folder for folder in (start, *start.parents) if environments(folder)), start)
+
+
+def environments(root: Path | None = None) -> list[str]:
     """Return the names of the environments that have a file, sorted."""
-    return sorted(path.name.split(".")[1] for path in root.glob("Pulumi.*.yaml"))
+    return sorted(path.name.split(".")[1] for path in (root or ROOT).glob("Pulumi.*.yaml"))
+
+
+ROOT = project_folder(Path.cwd()) if INSTALLED else PROGRAM
+"""Folder of the environments' files: the checkout, or the one around the working directory."""
 
 
 def path_of(environment: str, root: Path = ROOT) -> Path:
@@ -20,11 +40,8 @@ def path_of(environment: str, root: Path = ROOT) -> Path:
     path = root / f"Pulumi.{environment}.yaml"
     if not path.exists():
         known = environments(root)
-        fix = (
-            f"copy Pulumi.{known[0]}.yaml to it and edit"
-            if known
-            else "write it: see docs/reference/settings.md"
-        )
+        fix = f"cd into its folder, or write it in {root}: see docs/reference/settings.md"
+        fix = f"copy Pulumi.{known[0]}.yaml to it and edit" if known else fix
         if near := difflib.get_close_matches(environment, known, 1):
             fix = f"perhaps {near[0]} was meant; else {fix}"
         listed = ", ".join(known) or "none"

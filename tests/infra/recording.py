@@ -7,6 +7,7 @@ import logging
 import runpy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -15,6 +16,7 @@ import pulumi
 from google.protobuf.json_format import MessageToDict
 from pulumi.runtime import mocks
 from pulumi.runtime.proto import source_pb2
+from pulumi.runtime.settings import SETTINGS
 from pulumi.runtime.stack import Stack, run_pulumi_func, wait_for_rpcs
 
 from google_facts.agents import AGENTS
@@ -110,6 +112,7 @@ class Recording(pulumi.runtime.Mocks):
     stacks: Mapping[str, Mapping[str, Any]]
     objects: frozenset[str] = frozenset()
     network_mtu: int = 8896
+    existing: Mapping[str, Any] = field(default_factory=dict)  # what a resource that is read answers
     environment: str = "dev"
     raw_location: str = "US-EAST5"  # of somebody else's raw bucket; empty where it isn't there
     secret: tuple[str, ...] = ()
@@ -129,7 +132,7 @@ class Recording(pulumi.runtime.Mocks):
         self.names.add((args.typ, args.name))
         if args.resource_id:
             self.reads.append((args.typ, args.resource_id))
-            return args.resource_id, {**outputs, "mtu": self.network_mtu}
+            return args.resource_id, {**outputs, "mtu": self.network_mtu, **self.existing}
         if self.preview or not args.custom:
             return "", outputs
         project, name = PROJECT, args.inputs.get("name", args.name)
@@ -179,7 +182,7 @@ class Recording(pulumi.runtime.Mocks):
         if args.token == "gcp:storage/getBucket:getBucket":
             if not self.raw_location:
                 raise EngineError("googleapi: Error 404: The specified bucket does not exist., notFound")
-            return {"name": args.args["name"], "location": self.raw_location}
+            return {"name": args.args["name"], "location": self.raw_location, **self.existing}
         if args.token == "gcp:storage/getProjectServiceAccount:getProjectServiceAccount":
             email = AGENTS["storage"].email(PROJECT_NUMBER)
             return {"emailAddress": email, "member": f"serviceAccount:{email}"}
@@ -237,6 +240,7 @@ def run(
     network_mtu: int = 8896,
     environment: str = "dev",
     raw_location: str = "US-EAST5",
+    read: Mapping[str, Any] | None = None,
     into: list[Recording] | None = None,
 ) -> Recording:
     """Run a layer's program and wait for all that it started. A change to None removes a key; `missing` is
@@ -250,7 +254,7 @@ def run(
     objects = (*(f"manifests/{id_}" for id_ in bundles), f"blobs/{startup.script_sha256()}")
     existing = {f"gs://{bucket}/bundles/{name}" for name in objects if published}
     recording = Recording(
-        preview, stacks, frozenset(existing - {missing}), network_mtu, environment, raw_location
+        preview, stacks, frozenset(existing - {missing}), network_mtu, read or {}, environment, raw_location
     )
     if into is not None:
         into.append(recording)
@@ -258,14 +262,16 @@ def run(
     return recording
 
 
-def execute(layer: str, values: dict[str, Any], recording: Recording) -> None:
-    """Run a layer's program into `recording`, in a context of its own: Pulumi keeps its state in context
-    variables. What the program raises is raised here.
+def execute(
+    project: str, values: dict[str, Any], recording: Recording, program: Path = ROOT / "__main__.py"
+) -> None:
+    """Run a program, of the layer that is called as the project, into `recording`, in a context of its own:
+    Pulumi keeps its state in context variables. What the program raises is raised here.
     """
-    contextvars.Context().run(_run, layer, values, recording)
+    contextvars.Context().run(_run, project, values, recording, program)
 
 
-def _run(layer: str, values: dict[str, Any], recording: Recording) -> None:
+def _run(project: str, values: dict[str, Any], recording: Recording, program: Path) -> None:
     upstream._stack.cache_clear()
     logger = logging.Logger("pulumi-program", logging.INFO)
     logger.addHandler(_Log(recording.log))
@@ -274,7 +280,7 @@ def _run(layer: str, values: dict[str, Any], recording: Recording) -> None:
     try:
         pulumi.runtime.set_mocks(
             recording,
-            project=layer,
+            project=project,
             stack=recording.environment,
             preview=recording.preview,
             logger=logger,
@@ -292,8 +298,9 @@ def _run(layer: str, values: dict[str, Any], recording: Recording) -> None:
         # A stack of calls with each resource, which is a sixth of a recording's time and not recorded.
         untraced = mock.patch("pulumi.runtime.resource._get_stack_trace", source_pb2.StackTrace)
         with mock.patch("infra.engine.updates.refuse_interrupted"), checked, short, alone, untraced:
-            loop.run_until_complete(run_pulumi_func(lambda: _program(recording)))
+            loop.run_until_complete(run_pulumi_func(lambda: _program(recording, program)))
     finally:
+        SETTINGS.outputs.clear()  # of a program that failed, which the next one would wait for
         asyncio.set_event_loop(None)
         loop.close()
 
@@ -310,8 +317,8 @@ def _without_schemas(name: str, image: str, fair_sharing: bool = False) -> tuple
     )
 
 
-async def _program(recording: Recording) -> None:
-    runpy.run_path(str(ROOT / "__main__.py"), run_name="__main__")
+async def _program(recording: Recording, program: Path) -> None:
+    runpy.run_path(str(program), run_name="__main__")
     await wait_for_rpcs()
     root = pulumi.runtime.get_root_resource()
     assert isinstance(root, Stack)

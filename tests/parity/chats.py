@@ -2,8 +2,8 @@
 
     PYTHON_WITH_TRANSFORMERS tests/parity/chats.py CASES.json OUT.json
 
-CASES has `folders`, `conversations`, and `prompted`, all combined; OUT gets, in that order, `found`: text and
-tokens, or null where transformers refuses; and `at`, the time.
+CASES has `folders`, `conversations`, and `prompted`, all combined; OUT gets, in that order, `found`: text,
+tokens and mask of the answers' tokens, or null where transformers refuses; and `at`, the time.
 """
 
 import json
@@ -24,12 +24,17 @@ def main(cases: Path, out: Path) -> None:
         for messages, prompted in product(parsed["conversations"], parsed["prompted"]):
             try:
                 text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=prompted)
-                tokens = tokenizer.apply_chat_template(messages, add_generation_prompt=prompted)["input_ids"]
+                known = tokenizer.apply_chat_template(
+                    messages,
+                    add_generation_prompt=prompted,
+                    return_dict=True,
+                    return_assistant_tokens_mask=True,
+                )
             except Exception as error:  # as varied as what a template may do
                 print(f"{folder}: {error}", file=sys.stderr)
                 anies.append(None)
             else:
-                anies.append([text, tokens])
+                anies.append([text, known["input_ids"], known["assistant_masks"]])
     out.write_text(json.dumps({"at": int(time.time()), "found": anies}))
 
 

@@ -68,7 +68,20 @@ ODD = """
 {{ who | upper }}: {{ message | tojson }}
     {% endgeneration %}
   {% endfor %}
-{{ who }}{{ eos_token }}{{ bos_token }}{{ pad_token }} {{ documents is none }}{{ tools is defined }}
+{{ who }}{{ eos_token }}{{ bos_token is defined }}{{ 1 if pad_token else 0 }}
+{{- documents is none }}{{ tools is defined }}
+"""
+
+# Marks its answers, each with its end; the first token is that of the text before them.
+MARKED = """\
+{%- for message in messages %}
+    {%- if message.role == 'assistant' %}
+        {{- 'A:' }}{% generation %}{{ message.content or '' }}{{ eos_token }}{% endgeneration %}{{ '\\n' }}
+    {%- else %}
+        {{- bos_token + message.role + ':' + message.content + '\\n' }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ 'A:' }}{% endif %}
 """
 
 _TEXT = "the rule of a grid turns every input into its output, and a colour is a digit 0123456789 " * 3
@@ -89,6 +102,9 @@ def tokenizer(folder: Path, kind: str) -> Path:
         made.post_processor = processors.TemplateProcessing(f"{first} $A", special_tokens=[pair])
     folder.mkdir(parents=True, exist_ok=True)
     made.save(str(folder / "tokenizer.json"))
+    if kind == "marked":  # as older repositories
+        (folder / "special_tokens_map.json").write_text(json.dumps(tokens))
+        tokens = {}
     settings(folder, **tokens, chat_template=template)
     return folder
 
@@ -110,6 +126,7 @@ KINDS: dict[str, tuple[tuple[str, ...], dict[str, Any], Any]] = {
         {"eos_token": "<|eot_id|>", "bos_token": "<|begin_of_text|>"},
         LLAMA,
     ),
+    "marked": (("<s>", "</s>"), {"eos_token": {"content": "</s>"}, "bos_token": "<s>"}, MARKED),
     "odd": (
         ("<stop>",),
         {"eos_token": {"__type": "AddedToken", "content": "<stop>", "special": True}},

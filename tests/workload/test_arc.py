@@ -17,7 +17,7 @@ from workload.__main__ import main
 from workload.data import stream as streams
 from workload.data.arc import Tasks
 from workload.data.augment import Augmentation, Grid, draw
-from workload.data.chat import Template
+from workload.data.template import Template
 
 TASK = {
     "train": [{"input": [[0, 1, 2]], "output": [[2], [1], [0]]}, {"input": [[3, 4]], "output": [[4], [3]]}],

@@ -18,8 +18,11 @@ from tests.parity import environment
 from tests.workload.chatting import KINDS, ODD, settings, tokenizer
 from workload.__main__ import main
 from workload.data import stream as streams
-from workload.data.chat import ConversationError, Template
+from workload.data.conversations import encode
+from workload.data.sources import Sample
+from workload.data.template import ConversationError, Template
 from workload.data.tokenizers import open_tokenizer
+from workload.data.tokens import ANSWER
 from workload.errors import DataError
 
 HELLO = [{"role": "user", "content": "hello"}]
@@ -78,7 +81,21 @@ def test_texts_and_tokens_are_those_of_transformers(
                 anies.append(None)
             else:
                 anies.append([text, tokens.encode_alone([text])[0].tolist()])
-    assert anies == foreign
+    assert anies == [item and item[:2] for item in foreign]
+    marked = Template(folders["marked"]), open_tokenizer(str(folders["marked"]), templated=True)
+    first = list(folders).index("marked") * 2 * len(CONVERSATIONS)
+    masks = 0
+    for messages, (text, _, mask) in zip(CONVERSATIONS, foreign[first + 1 :: 2], strict=False):
+        try:
+            spans = marked[0].answers(messages, text)
+        except ConversationError:  # it has no answer, or an empty one
+            continue
+        sample = Sample("", text, spans=tuple(("assistant", *span) for span in spans))
+        (encoded,) = encode([sample], marked[1], 0)
+        assert encoded.marks_L is not None
+        assert (encoded.marks_L & ANSWER).tolist() == mask
+        masks += 1
+    assert masks == 3
     if not recorded and "TPU_RECORD" in os.environ:
         RECORDED.write_text(json.dumps(reference) + "\n")
     refused = sum(item is None for item in anies)

@@ -43,8 +43,8 @@ def batch(seed: int) -> dict[str, Any]:
     return {"tokens_BxL1": tokens.astype(np.int32), "segments_BxL1": np.array(segments, np.int32)}
 
 
-def document_loss(params: Any, tokens: Any) -> Any:
-    """The sum of -log p of every token of a document but its first."""
+def document_loss(params: Any, tokens: Any, counted: Any = 1.0) -> Any:
+    """The sum of -log p of every token of a document but its first, or of those that are counted."""
     L, H, J, K = len(tokens) - 1, ARCH.heads, ARCH.J, ARCH.K
     angle = np.outer(np.arange(L), 10_000.0 ** (-np.arange(0, K, 2) / K))
 
@@ -67,7 +67,7 @@ def document_loss(params: Any, tokens: Any) -> Any:
         y = norm(x, w["mlp_norm_D"])
         x = x + (jax.nn.silu(y @ w["gate_DxF"]) * (y @ w["up_DxF"])) @ w["down_FxD"]
     logits = norm(x, params["final_norm_D"]) @ params["unembed_VxD"].T
-    return -jnp.sum(jax.nn.log_softmax(logits)[np.arange(L), tokens[1:]])
+    return -jnp.sum(jax.nn.log_softmax(logits)[np.arange(L), tokens[1:]] * counted)
 
 
 PROJECTIONS = (("query_DxQ", "query_bias_Q"), ("key_DxR", "key_bias_R"), ("value_DxR", "value_bias_R"))
@@ -142,6 +142,31 @@ def test_two_steps_are_those_of_a_plain_implementation(step: Step) -> None:
                 trained[name], value, rtol=1e-4, atol=2e-6, err_msg=f"{number}: {name}"
             )
         params = jax.tree_util.tree_map_with_path(lambda path, _: plain[path[-1].key], params)
+
+
+def test_the_loss_on_answers_is_that_of_the_marked_targets() -> None:
+    config = replace(CONFIG, data=replace(CONFIG.data, loss="answers"))
+    step = Step(config, make_mesh(CONFIG.mesh, [jax.devices()[:1]]), "cpu")
+    params, given = initial(), batch(1)
+    given["counted_BxL1"] = np.random.default_rng(7).integers(0, 2, (4, 13)).astype(np.int32)
+    total, count, gradient = 0.0, 0, dict.fromkeys(flat(params), 0.0)
+    for tokens, marks, lengths in zip(given["tokens_BxL1"], given["counted_BxL1"], LENGTHS, strict=True):
+        for end, length in zip(np.cumsum(lengths), lengths, strict=True):
+            if length > 1:
+                counted = marks[end - length + 1 : end]
+                loss, of_document = gradient_of_document(params, tokens[end - length : end], counted)
+                total, count = total + float(loss), count + int(counted.sum())
+                gradient = {name: gradient[name] + part for name, part in flat(of_document).items()}
+    norm = np.sqrt(sum(float(np.sum((part / count) ** 2)) for part in gradient.values()))
+    state = {"params": params, "opt_state": step.first_optimizer_state(params)}
+    state = jax.device_put(jax.tree.map(jnp.array, state), step.shardings)
+    placed = jax.device_put(given, step.by_example)
+    sums = step.compile_loss()(jax.device_put(params, step.shardings["params"]), placed)
+    assert [float(value) for value in sums] == pytest.approx([total, count], rel=1e-5), "of validation too"
+    _, metrics = step.compile()(state, placed)
+    assert {name: float(value) for name, value in metrics.items()} == pytest.approx(
+        {"loss": total / count, "tokens": count, "gradient_norm": norm}, rel=1e-4
+    )
 
 
 def test_the_loss_on_held_out_tokens_is_the_mean_over_all_batches(step: Step, tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ def test_a_json_file_may_hold_lines(tmp_path: Path, content: str, documents: lis
         ("{\n", r"lines.jsonl:1: is not JSON"),
         ('{"text": "a"}\n[1]\n', r"lines.jsonl:2: has no text in 'text'"),
         ('{"body": "a"}\n', r"has no text in 'text'\n    fix: --field one of body"),
+        ('[{"text": "a"}]\n', r"lines.jsonl:1: is a JSON array, not JSON lines\n    fix: .* jq -c '.\[\]'"),
         ('{"text": 3}\n', r"lines.jsonl:1: has no text in 'text'\n    fix: mend it, or leave the file out"),
     ],
 )
@@ -43,6 +44,52 @@ def test_bad_lines_are_named(tmp_path: Path, content: str, message: str) -> None
     (tmp_path / "lines.jsonl").write_text(content)
     with pytest.raises(DataError, match=message):
         prepare([tmp_path / "lines.jsonl"], tmp_path / "out")
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+@pytest.mark.parametrize("name", ["alpaca_data.json", "alpaca_data.json.gz"])
+def test_an_array_of_objects_is_refused_with_the_command_that_makes_lines(
+    tmp_path: Path, name: str, indent: int | None
+) -> None:
+    raw = json.dumps([{"text": f"document {n}"} for n in range(4)], indent=indent).encode()
+    (tmp_path / name).write_bytes(gzip.compress(raw) if name.endswith(".gz") else raw)
+    with pytest.raises(DataError) as refusal:
+        list(Sources([tmp_path]).documents())
+    problem, fix = str(refusal.value).splitlines()
+    assert problem == f"{tmp_path / name}: is a JSON array, not JSON lines"
+    assert fix.endswith(f"{tmp_path / name} | jq -c '.[]' > alpaca_data.jsonl, and name that")
+
+
+def test_hidden_files_are_no_documents_and_are_counted(tmp_path: Path) -> None:
+    """As `hf download --local-dir` leaves them, and a Mac."""
+    source = tmp_path / "c4"
+    (source / ".cache" / "huggingface").mkdir(parents=True)
+    (source / ".cache" / "huggingface" / "train.jsonl.metadata").write_text("0123456789\n")
+    (source / ".gitattributes").write_text("*.parquet filter=lfs\n")
+    (source / "data").mkdir()
+    (source / "data" / "._train.jsonl").write_bytes(b"\xfe\xff")
+    (source / "data" / "train.jsonl").write_text('{"text": "one"}\n{"text": "two"}\n')
+    summary = prepare([source], tmp_path / "out")
+    assert summary.documents == 2
+    assert summary.rejected == {"hidden: 3 passed over": 1}
+    named = tmp_path / "c4" / ".gitattributes"
+    assert prepare([named], tmp_path / "named").documents == 1, "one that is named is read"
+
+
+def test_a_number_of_more_digits_than_python_converts_is_no_bad_line(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"id": %s, "text": "one"}\n{"text": "two"}\n' % ("9" * 5000))
+    (tmp_path / "b.json").write_text('{"id": %s, "text": "three"}\n' % ("9" * 5000))
+    assert list(Sources([tmp_path]).documents()) == ["one", "two", "three"]
+
+
+def test_a_table_with_the_column_twice_is_refused(tmp_path: Path) -> None:
+    import pyarrow  # type: ignore[import-untyped]
+    from pyarrow import parquet
+
+    column = pyarrow.array(["one"])
+    parquet.write_table(pyarrow.table([column, column], names=["text", "text"]), tmp_path / "a.parquet")
+    with pytest.raises(DataError, match=r"a.parquet: has two columns 'text'\n    fix: rename one of them"):
+        list(Sources([tmp_path]).documents())
 
 
 def test_gzip_is_read_whatever_is_inside_as_c4_is_distributed(tmp_path: Path) -> None:

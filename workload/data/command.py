@@ -47,9 +47,10 @@ def main(options: argparse.Namespace) -> int:
         raise ConfigError("workload data streams", problems)
 
     from workload.data.arc import Tasks
-    from workload.data.chat import Conversations, Template
+    from workload.data.chat import Conversations
     from workload.data.sources import Reading, Sources
     from workload.data.split import SplitRules, split
+    from workload.data.template import Template
     from workload.data.tokenizers import open_tokenizer
     from workload.runs.store import open_store
 

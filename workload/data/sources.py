@@ -3,8 +3,9 @@
 import dataclasses
 import gzip
 import json
+import re
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import IO, Any, Protocol, cast
@@ -14,6 +15,8 @@ from workload.errors import DataError
 LINES, PARQUET = (".jsonl", ".ndjson"), (".parquet",)
 REJECTED = "rejected.jsonl"  # unusable samples, with the reason
 UNREADABLE = (OSError, EOFError, zlib.error)  # errors of reading a file, compressed or not
+IS_ARRAY = "is a JSON array, not JSON lines"
+_ARRAY = re.compile(r"\ufeff?\s*\[\s*\{")  # of objects
 
 
 @dataclass(frozen=True)
@@ -63,21 +66,27 @@ class Sources:
 
     A `.jsonl` file holds one a line, as does a `.json` file of JSON lines, and a `.parquet` file
     one a row, in `field`; any other file is one document, if it is UTF-8 text. All but Parquet
-    may be compressed by gzip, e.g. `.json.gz`.
+    may be compressed by gzip, e.g. `.json.gz`. In folders, names that begin with a dot are passed over.
 
     Attributes:
         paths: files and folders; a folder's files come in the order of their paths.
         field: of a line or row.
         id_field: of a line or row, its name (default: its place).
         kinds: types that the field may hold.
+        others: fields of rows that lack it, which `otherwise` makes the content of.
+        otherwise: returns None for a row that has none.
         links: links in folders that lead to no file, with a description.
+        hidden: entries passed over for their names, by the folder that was given.
     """
 
     paths: Sequence[Path]
     field: str = "text"
     id_field: str = ""
     kinds: tuple[type, ...] = (str,)
+    others: Sequence[str] = ()
+    otherwise: Callable[[Mapping[str, Any]], Any] = lambda _: None
     links: dict[Path, str] = dataclasses.field(default_factory=dict)
+    hidden: dict[Path, int] = dataclasses.field(default_factory=dict)
 
     @property
     def decides(self) -> list[Any]:
@@ -100,25 +109,16 @@ class Sources:
                 if source.is_file():
                     files.append(source)
                 else:
-                    inside = [path for path in self._inside(source) if path.is_file()]
+                    self.hidden.pop(source, None)
+                    inside = [path for path in self._inside(source, source) if path.is_file()]
                     files += sorted(inside, key=lambda path: path.relative_to(source).as_posix())
         except OSError as error:
             raise unreadable(Path(error.filename), error) from None
         return files
 
     def documents(self, aside: Callable[[Sample], None] = lambda _: None) -> Iterator[str]:
-        """Yield every document's text; pass rejected and empty ones to `aside` with their problem.
-
-        Raises:
-            DataError: a file or line can't be read.
-        """
-        for sample in self.samples():
-            if sample.problem and sample.is_text:
-                raise DataError(f"{sample.where}: {sample.problem}\n    fix: {sample.fix}")
-            if sample.content:
-                yield sample.content
-            else:
-                aside(replace(sample, problem=sample.problem or "is empty"))
+        """Yield every document's text; see `usable`."""
+        return (sample.content for sample in usable(self, aside))
 
     def samples(self) -> Iterator[Sample]:
         """Yield every line, row and text file, with its problem if it has one.
@@ -134,6 +134,9 @@ class Sources:
         for path, problem in sorted(self.links.items()):
             fix = "name its target as a --source of its own"
             yield Sample(str(path), problem=problem, fix=fix, is_text=False)
+        for path, count in sorted(self.hidden.items()):
+            fix = "name it as a --source of its own"
+            yield Sample(str(path), problem=f"hidden: {count} passed over", fix=fix, is_text=False)
 
     def _samples(self, path: Path) -> Iterator[Sample]:
         kind = suffix(path)
@@ -150,17 +153,22 @@ class Sources:
             if text is None:
                 problem = "is no UTF-8 text"
                 yield Sample(str(path), problem=problem, fix="leave it out", is_text=False)
+            elif kind == ".json" and is_array(text):
+                yield Sample(str(path), problem=IS_ARRAY, fix=as_lines(path))
             else:
                 yield Sample(str(path), text, str(path))
 
-    def _inside(self, folder: Path) -> Iterator[Path]:
-        """Yield all entries of a folder; unlike `rglob`, raises for unreadable folders."""
+    def _inside(self, folder: Path, source: Path) -> Iterator[Path]:
+        """Yield all entries of a folder but hidden ones; unlike `rglob`, raises for unreadable folders."""
         for entry in folder.iterdir():
+            if entry.name.startswith("."):
+                self.hidden[source] = self.hidden.get(source, 0) + 1
+                continue
             yield entry
             if entry.is_symlink() and not entry.is_file():
                 self.links[entry] = "is a link to a folder" if entry.is_dir() else "is a link to nothing"
             elif entry.is_dir():
-                yield from self._inside(entry)
+                yield from self._inside(entry, source)
 
     def _holds_lines(self, path: Path) -> bool:
         with opened(path) as file:
@@ -174,11 +182,14 @@ class Sources:
         try:
             with parquet.ParquetFile(path) as table:
                 columns = table.schema_arrow.names
-                if self.field not in columns:
+                if columns.count(self.field) > 1:
+                    fix = "rename one of them"
+                    raise DataError(f"{path}: has two columns {self.field!r}\n    fix: {fix}")
+                if self.field not in columns and not set(self.others) & set(columns):
                     raise DataError(
                         f"{path}: has no column {self.field!r}\n    fix: --field one of {', '.join(columns)}"
                     )
-                wanted = [name for name in (self.field, self.id_field) if name in columns]
+                wanted = [name for name in (self.field, self.id_field, *self.others) if name in columns]
                 row = 0
                 for batch in table.iter_batches(batch_size=1024, columns=wanted):
                     for entry in batch.to_pylist():
@@ -188,14 +199,18 @@ class Sources:
             raise DataError(f"{path}: is not Parquet: {error}\n    fix: get the file again") from None
 
     def _sample(self, entry: Any, where: str, columns: Sequence[str] = ()) -> Sample:
+        if isinstance(entry, list) and entry and isinstance(entry[0], dict):
+            return Sample(where, problem=IS_ARRAY, fix=as_lines(Path(where.rpartition(":")[0])))
         fields = entry if isinstance(entry, dict) else {}
         content = fields.get(self.field)
+        if content is None and self.others:
+            content = self.otherwise(fields)
         if content is None and self.field in fields:
             content = ""  # null: no document
         if not isinstance(content, self.kinds):
             known = [name for name, value in fields.items() if isinstance(value, self.kinds)]
             fix = f"--field one of {', '.join(known)}" if known else "mend it, or leave the file out"
-            desired = "text or messages" if list in self.kinds else "text"
+            desired = " or ".join("messages" if kind is list else "text" for kind in self.kinds)
             return Sample(where, problem=f"has no {desired} in {self.field!r}", fix=fix)
         name = name_of(fields.get(self.id_field)) if self.id_field else where
         if not name:
@@ -207,6 +222,32 @@ class Sources:
         return Sample(where, whole(content) if isinstance(content, str) else content or "", name)
 
 
+def usable(reading: Reading, aside: Callable[[Sample], None]) -> Iterator[Sample]:
+    """Yield every document; pass files that are none, and empty documents, to `aside` with their problem.
+
+    Raises:
+        DataError: a file, a line or a row can't be read.
+    """
+    for sample in reading.samples():
+        if sample.problem and sample.is_text:
+            raise DataError(f"{sample.where}: {sample.problem}\n    fix: {sample.fix}")
+        if sample.content:
+            yield sample
+        else:
+            aside(replace(sample, problem=sample.problem or "is empty"))
+
+
+def is_array(text: str) -> bool:
+    """Return True for a JSON array of objects."""
+    return _ARRAY.match(text) is not None
+
+
+def as_lines(path: PurePath) -> str:
+    """Return the command that makes lines of an array's objects."""
+    unpacked, stem = ("gzip -dc", path.stem) if path.suffix == ".gz" else ("cat", path.name)
+    return f"{unpacked} {path} | jq -c '.[]' > {stem.partition('.')[0]}.jsonl, and name that"
+
+
 def holds_lines(file: IO[bytes], field: str, most_bytes: int = -1) -> bool:
     """Return True if each line is an object: the first is, and has the field or isn't alone.
 
@@ -214,7 +255,7 @@ def holds_lines(file: IO[bytes], field: str, most_bytes: int = -1) -> bool:
     """
     first, second = file.readline(most_bytes), file.readline(most_bytes)
     try:
-        entry = json.loads(first)
+        entry = loads(first)
     except (ValueError, RecursionError):
         return False
     return isinstance(entry, dict) and (field in entry or bool(second.strip()))
@@ -228,10 +269,20 @@ def lines(path: Path) -> Iterator[tuple[str, Any, str]]:
                 yield f"{path}:{number}", *parsed(raw)
 
 
+def loads(raw: str | bytes) -> Any:
+    """Parse JSON; numbers of more digits than Python converts become floats."""
+    try:
+        return json.loads(raw)
+    except ValueError as error:
+        if "digits" not in str(error):
+            raise
+        return json.loads(raw, parse_int=float)
+
+
 def parsed(raw: bytes) -> tuple[Any, str]:
     """Return the value of some JSON, and the problem; empty if it is valid."""
     try:
-        return json.loads(raw), ""
+        return loads(raw), ""
     except (ValueError, RecursionError) as error:
         return None, f"is not JSON: {error}"
 

@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from workload.errors import DataError
 
 T = TypeVar("T")
+BESIDE = ("tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json")
+"""Files beside tokenizer.json that decide its texts."""
 _ENDS = ("<|end_of_text|>", "<|endoftext|>", "</s>", "<eos>")  # Llama 3, Qwen, Llama 2, Gemma
 
 
@@ -55,8 +57,8 @@ class Tokenizer(Protocol):
     def encode_alone(self, texts: Sequence[str]) -> list[NDArray[np.uint32]]:
         """Return each text's tokens as a model's input: with the begin of a document, without the end."""
 
-    def begins(self, text: str) -> NDArray[np.int64]:
-        """Return the character at which each token of `encode_alone` begins."""
+    def offsets(self, texts: Sequence[str]) -> list[NDArray[np.int64]]:
+        """Return the characters at which each token of `encode_alone` begins and ends."""
 
 
 class Bytes:
@@ -77,9 +79,11 @@ class Bytes:
         """See `Tokenizer.encode_alone`."""
         return [np.frombuffer(text.encode(), np.uint8).astype(np.uint32) for text in texts]
 
-    def begins(self, text: str) -> NDArray[np.int64]:
-        """See `Tokenizer.begins`."""
-        return np.repeat(np.arange(len(text)), [len(character.encode()) for character in text])
+    def offsets(self, texts: Sequence[str]) -> list[NDArray[np.int64]]:
+        """See `Tokenizer.offsets`."""
+        sizes = [[len(character.encode()) for character in text] for text in texts]
+        begins = [np.repeat(np.arange(len(widths)), widths) for widths in sizes]
+        return [np.stack([begin, begin + 1], axis=1) for begin in begins]
 
 
 class HuggingFace:
@@ -134,8 +138,8 @@ class HuggingFace:
     @property
     def files(self) -> tuple[Path, ...]:
         """See `Tokenizer.files`."""
-        settings = self._file.with_name("tokenizer_config.json")
-        return (self._file, settings) if settings.is_file() else (self._file,)
+        beside = (self._file.with_name(name) for name in BESIDE)
+        return (self._file, *(path for path in beside if path.is_file()))
 
     @cached_property
     def begin_of_document(self) -> tuple[int, ...]:
@@ -182,10 +186,10 @@ class HuggingFace:
         encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=not self._templated)
         return [np.asarray(entry.ids, np.uint32) for entry in encodings]
 
-    def begins(self, text: str) -> NDArray[np.int64]:
-        """See `Tokenizer.begins`."""
-        encoding = self._tokenizer.encode(text, add_special_tokens=not self._templated)
-        return np.asarray([begin for begin, _ in encoding.offsets], np.int64)
+    def offsets(self, texts: Sequence[str]) -> list[NDArray[np.int64]]:
+        """See `Tokenizer.offsets`."""
+        encodings = self._tokenizer.encode_batch(list(texts), add_special_tokens=not self._templated)
+        return [np.asarray(encoding.offsets, np.int64).reshape(-1, 2) for encoding in encodings]
 
 
 def open_tokenizer(name: str, end: str = "", templated: bool = False) -> Tokenizer:

@@ -4,11 +4,25 @@ The forward pass also computes the gradients, chunk by chunk, and the backward p
 scalar: three matrix products per chunk, as many as with whole logits.
 """
 
+from collections.abc import Mapping
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 from jax import Array
+
+
+def counted(batch: Mapping[str, Array]) -> Array:
+    """Return 1.0 for each counted target of a batch, else 0.0.
+
+    A target counts if it belongs to the same document as the token before it and, where the batch has
+    counted_BxL1, is marked there.
+    """
+    segments_BxL1 = batch["segments_BxL1"]
+    counted_BxL = (segments_BxL1[:, :-1] == segments_BxL1[:, 1:]).astype(jnp.float32)
+    if "counted_BxL1" in batch:
+        counted_BxL *= batch["counted_BxL1"][:, 1:].astype(jnp.float32)
+    return counted_BxL
 
 
 def chunks(tokens: int, largest: int) -> int:

@@ -19,7 +19,7 @@ from jax import Array
 from jax.sharding import PartitionSpec
 
 from workload.errors import Problem
-from workload.model import attention
+from workload.model import attention, loss
 from workload.model.adapters import LoraConfig
 from workload.modules.config import ModuleConfig
 from workload.modules.constructor import Constructor, refusal
@@ -102,7 +102,7 @@ class UserModule:
         Args:
             frozen: values of `frozen`.
             params: values of `params`.
-            batch: `tokens_BxL1` and `segments_BxL1`.
+            batch: `tokens_BxL1`, `segments_BxL1` and, for the loss on answers, `counted_BxL1`.
             key: source of everything random.
             trains: False for an evaluation, without dropout.
         """
@@ -261,14 +261,14 @@ class UserModule:
 
 
 def _examples(batch: Mapping[str, Array]) -> dict[str, Array]:
-    """Return inputs and targets; a target counts if its document is that of the token before it."""
-    segments, after = batch["segments_BxL1"][:, :-1], batch["segments_BxL1"][:, 1:]
+    """Return inputs and targets."""
+    segments = batch["segments_BxL1"][:, :-1]
     return {
         "tokens": batch["tokens_BxL1"][:, :-1],
         "segments": segments,
         "positions": attention.positions(segments),
         "targets": batch["tokens_BxL1"][:, 1:],
-        "counted": (segments == after).astype(jnp.float32),
+        "counted": loss.counted(batch),
     }
 
 

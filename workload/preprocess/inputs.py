@@ -23,6 +23,7 @@ from workload.preprocess.config import InputConfig
 from workload.runs.errors import MissingObjectError
 
 GZIP, ZSTANDARD = (".gz",), (".zst", ".zstd")
+COMPRESSED = GZIP + ZSTANDARD
 _CHUNK_BYTES = 2**20
 _DOWNLOAD_BYTES = 2**23  # of an object, at once
 BROKEN = (EOFError, zlib.error, pyarrow.ArrowInvalid, OSError)
@@ -103,7 +104,7 @@ def listed(sources: Sequence[str]) -> tuple[list[Input], dict[str, str]]:
     if twice:
         fix = "name each source once, and give their folders different names"
         raise DataError(f"input.sources: two files are called {twice[0]}\n    fix: {fix}")
-    # As in Hadoop and Spark, names with a leading _ are markers: _SUBMIT, _SUCCESS.
+    # As in Hadoop and Spark, names with a leading _ are markers: _SUBMIT, _SUCCESS; hidden ones have a dot.
     inputs = [item for item in inputs if not PurePosixPath(item.name).name.startswith("_")]
     return sorted(inputs, key=lambda item: item.name), links
 
@@ -161,7 +162,11 @@ def decompressed(item: Input, file: IO[bytes]) -> IO[bytes]:
 def unreadable(item: Input, error: Exception) -> DataError:
     """Return the error for an input that can't be read to its end."""
     reason = getattr(error, "strerror", None) or error
-    return DataError(f"{item.url}: can't be read: {reason}\n    fix: get it again, or leave it out")
+    fix = "get it again, or leave it out"
+    if "too much memory for decoding" in str(error):  # Zstandard's, of a window above 128 MiB
+        name = item.url.rpartition("/")[2]
+        fix = f"pack it anew with a window up to 128 MiB: zstd -dc --long=31 {name} | zstd --long=27 -o NAME"
+    return DataError(f"{item.url}: can't be read: {reason}\n    fix: {fix}")
 
 
 def _changed(item: Input) -> DataError:
@@ -177,7 +182,7 @@ def _compression(name: str) -> str | None:
 def _kind(item: Input, config: InputConfig) -> str:
     if config.format != "auto":
         return config.format
-    end = suffix(PurePosixPath(item.name), GZIP + ZSTANDARD)
+    end = suffix(PurePosixPath(item.name), COMPRESSED)
     if end in LINES:
         return "lines"
     if end in PARQUET:
@@ -223,7 +228,8 @@ def _row_groups(item: Input, piece_bytes: int) -> Iterator[Piece]:
 def _objects(source: str) -> Iterator[Input]:
     bucket, _, prefix = source.removeprefix("gs://").partition("/")
     for name, (generation, size_bytes) in _bucket(bucket).versions(prefix).items():
-        if not name.endswith("/"):  # a folder's placeholder
+        hidden = any(part.startswith(".") for part in name.removeprefix(prefix).split("/"))
+        if not hidden and not name.endswith("/"):  # a folder's placeholder
             yield Input(f"{bucket}/{name}", f"gs://{bucket}/{name}", size_bytes, str(generation))
 
 

@@ -1,21 +1,22 @@
 """Reader of documents in pieces of inputs: each line, row and file, unusable ones with the reason."""
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import IO, Any
 
 import pyarrow  # type: ignore[import-untyped]
 from pyarrow import parquet
 
-from workload.data.sources import whole
+from workload.data.sources import IS_ARRAY, as_lines, is_array, loads, suffix, whole
 from workload.preprocess.config import InputConfig
-from workload.preprocess.inputs import BROKEN, Piece, decompressed, opened, unchanged, unreadable
+from workload.preprocess.inputs import BROKEN, COMPRESSED, Piece, decompressed, opened, unchanged, unreadable
 
 # Reasons for rejection before any filter.
 UNUSABLE = {
     "not_utf8": "isn't UTF-8, or is binary",
     "not_json": "isn't JSON",
+    "array": IS_ARRAY,
     "no_field": "has no field or column of that name",
     "not_text": "the field holds something else than text",
     "too_long": "is longer than input.max_document_mb",
@@ -99,9 +100,13 @@ def _file(piece: Piece, file: IO[bytes], config: InputConfig) -> InputRow:
     if b"\0" in raw:
         return _rejected(row, "not_utf8", "holds a zero byte")
     try:
-        return checked(row, raw.decode(), config)
+        text = raw.decode()
     except UnicodeDecodeError as error:
         return _rejected(row, "not_utf8", _spot(error))
+    name = PurePosixPath(piece.input.name)
+    if suffix(name, COMPRESSED) == ".json" and is_array(text):
+        return _rejected(row, "array", as_lines(name))
+    return checked(row, text, config)
 
 
 def _lines(piece: Piece, file: IO[bytes], config: InputConfig) -> Iterator[InputRow]:
@@ -125,7 +130,7 @@ def _lines(piece: Piece, file: IO[bytes], config: InputConfig) -> Iterator[Input
 
 def _line(row: InputRow, raw: bytes, config: InputConfig) -> InputRow:
     try:
-        entry = json.loads(raw.decode("utf-8-sig"))
+        entry = loads(raw.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         return _rejected(row, "not_utf8", _spot(error))
     except (ValueError, RecursionError) as error:
@@ -143,7 +148,8 @@ def _parquet(piece: Piece, file: IO[bytes], config: InputConfig) -> Iterator[Inp
     schema = table.schema_arrow
     groups = range(piece.start, piece.end)
     count = sum(table.metadata.row_group(group).num_rows for group in groups)
-    kind = schema.field(config.field).type if config.field in schema.names else None
+    once = schema.names.count(config.field) == 1
+    kind = schema.field(config.field).type if once else None
     if kind is None or not _is_text(kind):
         row = InputRow(name, piece.first, f"{name}: rows {piece.first} to {piece.first + count - 1}")
         reason = "no_field" if kind is None else "not_text"

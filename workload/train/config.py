@@ -14,6 +14,7 @@ from typing import Any
 
 from settings_schema.rules import above, at_least, between, one_of
 from workload import folders
+from workload.data import mixture
 from workload.errors import ConfigError, Problem
 from workload.model import adapters, points
 from workload.model.adapters import LoraConfig
@@ -28,13 +29,25 @@ from workload.train.optimizer_config import OptimizerConfig
 
 
 @dataclass(frozen=True)
+class SourceConfig:
+    """A source of several."""
+
+    path: str  # as data.path
+    weight: float = 1.0  # its share of the examples is this of the sum of all weights
+
+
+@dataclass(frozen=True)
 class DataConfig:
     """Token files and the length of their examples."""
 
     path: str = (
         "."  # folder that holds manifest.json, below $DATA_DIR where that is set, or gs://BUCKET/FOLDER
     )
+    # several folders in place of `path`: [{path = "chats", weight = 3}, {path = "text", weight = 1}]
+    sources: tuple[SourceConfig, ...] = ()
     sequence_length: int = ruled(128, at_least(1))  # in tokens
+    # tokens of conversations that count for the loss; required for those, empty for documents alone
+    loss: str = ruled("", one_of("", "answers", "all"))
 
 
 @dataclass(frozen=True)
@@ -145,6 +158,8 @@ class Config:
         identity = {name: asdict(getattr(self, name)) for name in ("model", "data", "optimizer", "train")}
         del identity["data"]["path"], identity["train"]["accumulate"]
         identity["compute"] = {"dtype": self.compute.dtype, "reduce_dtype": self.compute.reduce_dtype}
+        if sources := identity["data"].pop("sources"):
+            identity["data"]["weights"] = [source["weight"] for source in sources]
         # Left out where they are off, as from runs that began before there were these settings.
         for name, keys in _YOUNG.items():
             section = getattr(type(self)(), name)
@@ -173,7 +188,7 @@ class Config:
         }
 
 
-_YOUNG = {"optimizer": ("name", "options", "decay_steps"), "train": ("init_with",)}
+_YOUNG = {"data": ("loss",), "optimizer": ("name", "options", "decay_steps"), "train": ("init_with",)}
 _DECODERS_ALONE = [
     (entry.name, entry.default)
     for entry in fields(ComputeConfig)
@@ -239,12 +254,32 @@ def _cross_checks(config: Config) -> list[Problem]:
     if train.batch_size % train.accumulate:
         rule = f"must divide train.batch_size, {train.batch_size}"
         problems.append(Problem("train.accumulate", str(train.accumulate), rule, "1, or a divisor"))
+    problems += _of_sources(config.data)
     if problem := points.remat_problem(config.compute.remat):
         fix = 'e.g. ["full"], or ["save:attn_z", "save:mlp_act"]'
         problems.append(Problem("compute.remat", str(list(config.compute.remat)), problem, fix))
     if problem := flags.problem(config.compute.flags):
         fix = 'e.g. ["vmem", "layouts"]'
         problems.append(Problem("compute.flags", str(list(config.compute.flags)), problem, fix))
+    return problems
+
+
+def _of_sources(data: DataConfig) -> list[Problem]:
+    """Return violations of `data.sources`, by the sources' names."""
+    total = sum(max(source.weight, 0.0) for source in data.sources)
+    problems, seen = [], set()
+    for number, source in enumerate(data.sources):
+        key, shown = f"data.sources[{number}]", repr(source.path)
+        if source.weight <= 0 or source.weight * mixture.CYCLE < total:
+            least = f"at least 1/{mixture.CYCLE:,} of the sum" if source.weight > 0 else "above 0"
+            rule, fix = f"the weight of {shown} must be {least}", "remove the source, or give it a weight"
+            problems.append(Problem(f"{key}.weight", str(source.weight), rule, fix))
+        if source.path in seen:
+            problems.append(Problem(f"{key}.path", shown, "each folder once", "add the weights"))
+        seen.add(source.path)
+    if data.sources and data.path != DataConfig.path:
+        rule, fix = "must not be given beside data.sources", "name the folder in data.sources"
+        problems.append(Problem("data.path", repr(data.path), rule, fix))
     return problems
 
 

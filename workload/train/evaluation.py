@@ -5,7 +5,7 @@ from collections.abc import Callable
 from jax import Array
 
 from workload.data.loader import Loader
-from workload.data.tokens import Dataset
+from workload.data.tokens import Examples
 from workload.errors import ConfigError, Problem
 from workload.train.best import Evaluated
 from workload.train.config import Config
@@ -15,7 +15,7 @@ from workload.train.update import Batch, Params, TrainStep
 class Evaluation:
     """Evaluation on a fixed set of held-out batches."""
 
-    def __init__(self, config: Config, step: TrainStep, trained: Dataset, held_out: Dataset):
+    def __init__(self, config: Config, step: TrainStep, trained: Examples, held_out: Examples):
         """Check the held-out tokens; compilation waits for the first evaluation.
 
         Raises:
@@ -39,7 +39,8 @@ class Evaluation:
         """Return the mean loss per target over all batches; every worker must call it."""
         if self._sums is None:
             self._sums = self._step.compile_loss()
-        loader = Loader(self._held_out, self._config.train.batch_size, 0, self._step.by_example)
+        step = self._step
+        loader = Loader(self._held_out, self._config.train.batch_size, 0, step.by_example, list(step.batch))
         total = count = 0.0
         for number in range(1, self._batches + 1):
             sums = self._sums(params, loader.batch(number))

@@ -5,14 +5,14 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from workload import command
-from workload.data.tokens import Dataset
+from workload.data.tokens import Examples
 from workload.errors import ConfigError, Problem
 from workload.model.architecture import Architecture
 from workload.train import divisibility
 from workload.train.config import Config
 
 
-def resolve(config: Config, dataset: Dataset) -> Config:
+def resolve(config: Config, dataset: Examples) -> Config:
     """Return the config completed from the initial weights and the tokens.
 
     An absent [model] is taken from `train.init_from`, a vocabulary of 0 from the tokens.

@@ -21,9 +21,11 @@ from jax import Array
 
 from settings_schema import foreign
 from workload import folders
+from workload.data.conversations import open_folder
 from workload.data.loader import Loader
-from workload.data.tokens import Dataset
-from workload.errors import HopelessError, StoreError, TakenError
+from workload.data.mixture import Mixture
+from workload.data.tokens import Examples, Folder
+from workload.errors import ConfigError, HopelessError, Problem, StoreError, TakenError
 from workload.host.heartbeat import Heartbeat
 from workload.runs.errors import MissingObjectError
 from workload.runs.goodput import GoodputRecorder
@@ -66,14 +68,14 @@ class Run:
         self,
         config: Config,
         cluster: Cluster,
-        dataset: Dataset,
+        dataset: Examples,
         store: Store,
         lease: Lease,
         step_log: StepLog | None,
         goodput: GoodputRecorder,
         heartbeat: Heartbeat,
         durable: DurableCopies,
-        held_out: Dataset | None = None,
+        held_out: Examples | None = None,
         extend: bool = False,
     ):
         if config.train.init_from.endswith(f"@{best.BEST}"):
@@ -92,7 +94,9 @@ class Run:
         )
         self._put_off: int | None = None  # the step whose save was postponed
         self._record = RunRecord(config, self._step, dataset, cluster, extend)
-        self._loader = Loader(dataset, config.train.batch_size, config.train.seed, self._step.by_example)
+        self._loader = Loader(
+            dataset, config.train.batch_size, config.train.seed, self._step.by_example, list(self._step.batch)
+        )
         self._evaluation = Evaluation(config, self._step, dataset, held_out) if held_out else None
         self._metrics: dict[int, dict[str, Array]] = {}  # on the devices, not fetched yet
         self._last_loss: float | None = None
@@ -364,16 +368,38 @@ class Run:
             self._step_log.event(kind, **details)
 
 
-def open_held_out(config: Config, data_dir: str | None) -> Dataset | None:
+def open_held_out(config: Config, data_dir: str | None) -> Examples | None:
     """Open the config's held-out token files; None if it names none."""
     path = config.observe.eval_path
-    return _dataset("observe.eval_path", path, config, data_dir) if path else None
+    return _opened("observe.eval_path", path, config, data_dir) if path else None
 
 
-def open_dataset(config: Config, data_dir: str | None) -> Dataset:
-    """Open the config's token files, below `data_dir` if given."""
-    return _dataset("data.path", config.data.path, config, data_dir)
+def open_dataset(config: Config, data_dir: str | None) -> Examples:
+    """Open the config's token files, below `data_dir` if given.
+
+    Raises:
+        ConfigError: `data.loss` doesn't fit them.
+        DataError: some are unusable.
+    """
+    if not config.data.sources:
+        dataset: Examples = _opened("data.path", config.data.path, config, data_dir)
+    else:
+        folders_of = [
+            _opened(f"data.sources[{number}].path", source.path, config, data_dir)
+            for number, source in enumerate(config.data.sources)
+        ]
+        dataset = Mixture(folders_of, [source.weight for source in config.data.sources])
+    if config.data.loss and not dataset.marked:
+        rule = f"must be empty: {dataset.folder} holds documents, of which every token counts"
+        fix = "remove it, or prepare conversations with --chat"
+        raise ConfigError("config", [Problem("data.loss", repr(config.data.loss), rule, fix)])
+    return dataset
 
 
-def _dataset(key: str, path: str, config: Config, data_dir: str | None) -> Dataset:
-    return Dataset(folders.of_setting(key, path, data_dir or ""), config.data.sequence_length)
+def _opened(key: str, path: str, config: Config, data_dir: str | None) -> Folder:
+    folder = open_folder(folders.of_setting(key, path, data_dir or ""), config.data.sequence_length)
+    if folder.marked and not config.data.loss:
+        rule = f"must be given: {key} = {path!r} holds conversations"
+        fix = 'loss = "answers" trains on answers alone, "all" on questions too'
+        raise ConfigError("config", [Problem("data.loss", "''", rule, fix)])
+    return folder

@@ -12,7 +12,8 @@ from importlib.metadata import version
 from typing import Any
 
 from settings_schema import foreign
-from workload.data.tokens import Dataset
+from workload.data.tokenizers import BESIDE
+from workload.data.tokens import Examples
 from workload.errors import HopelessError
 from workload.model import generation
 from workload.model.architecture import Architecture
@@ -54,7 +55,7 @@ class RunRecord:
     """Record of a run, as this start on this worker sees it."""
 
     def __init__(
-        self, config: Config, step: TrainStep, dataset: Dataset, cluster: Cluster, extend: bool = False
+        self, config: Config, step: TrainStep, dataset: Examples, cluster: Cluster, extend: bool = False
     ):
         self._extend = extend
         chip = cluster.devices[0]
@@ -174,7 +175,7 @@ class RunRecord:
             if not file or not file.is_file():
                 continue
             if hashlib.sha256(file.read_bytes()).hexdigest() == manifest.tokenizer_sha256:
-                for path in (file, file.with_name(generation.SETTINGS)):
+                for path in (file, *(file.with_name(name) for name in BESIDE)):
                     if path.is_file():
                         store.write(f"{TOKENIZER}/{path.name}", path.read_bytes())
                 return

@@ -111,16 +111,12 @@ def _local_sums(step: Step, frozen: Params, params: Params, batch: Batch) -> tup
 
 
 def _local_loss(step: Step, frozen: Params, params: Params, batch: Batch) -> tuple[Array, Array]:
-    """Return the sum of the losses of one device's examples, and the number of counted targets.
-
-    A target counts if it belongs to the same document as the token before it.
-    """
+    """Return the sum of the losses of one device's examples, and the number of counted targets."""
     config = step.config
     params = {**frozen, **params, "layers": {**frozen.get("layers", {}), **params["layers"]}}
     arch, dtype = config.decoder, jnp.dtype(config.compute.dtype)
     tokens_BxL, targets_BxL = batch["tokens_BxL1"][:, :-1], batch["tokens_BxL1"][:, 1:]
-    segments_BxL, after_BxL = batch["segments_BxL1"][:, :-1], batch["segments_BxL1"][:, 1:]
-    counted_BxL = (segments_BxL == after_BxL).astype(jnp.float32)
+    segments_BxL, counted_BxL = batch["segments_BxL1"][:, :-1], loss.counted(batch)
     reduce_dtype = jnp.dtype(config.compute.reduce_dtype)
 
     def read(name: str, kept: Array) -> Array:

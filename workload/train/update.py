@@ -15,6 +15,7 @@ import optax  # type: ignore[import-untyped]
 from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from workload.data.tokens import PARTS
 from workload.train import flags, optimizer, sharding
 from workload.train.config import Config
 from workload.train.sharding import BATCH
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 Params = dict[str, Any]
 State = dict[str, Any]
 Batch = dict[str, Array]
-"""tokens_BxL1 and segments_BxL1, int32: L inputs and the last target."""
+"""`PARTS`, int32: L inputs and the last target; counted_BxL1 where `data.loss` is answers."""
 
 
 class TrainStep(ABC):
@@ -57,7 +58,7 @@ class TrainStep(ABC):
         shape = (config.train.batch_size, config.data.sequence_length + 1)
         self.batch = {
             name: jax.ShapeDtypeStruct(shape, jnp.int32, sharding=self.by_example)
-            for name in ("tokens_BxL1", "segments_BxL1")
+            for name in (PARTS if config.data.loss == "answers" else PARTS[:2])
         }
 
     @property

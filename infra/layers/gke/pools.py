@@ -151,11 +151,12 @@ def rows(settings: Settings) -> Iterator[PriceRow]:
     from infra.slices.price import of_chips
 
     desired = settings[GkeSettings]
-    yield prices_row.row(f"cluster {desired.cluster_name}", region(settings), ("gke.cluster", 1))
-    nodes = desired.cpu_pool_nodes * max(1, len(cpu_zones(settings)))
-    machine, disk = f"machine.{desired.cpu_pool_machine_type}", f"disk.{desired.cpu_pool_disk_type}"
-    parts = ((machine, nodes), (disk, nodes * desired.cpu_pool_disk_gib))
-    yield prices_row.row(f"{nodes} CPU nodes with their disks", region(settings), *parts)
+    if not desired.existing_cluster:
+        yield prices_row.row(f"cluster {desired.cluster_name}", region(settings), ("gke.cluster", 1))
+        nodes = desired.cpu_pool_nodes * max(1, len(cpu_zones(settings)))
+        machine, disk = f"machine.{desired.cpu_pool_machine_type}", f"disk.{desired.cpu_pool_disk_type}"
+        parts = ((machine, nodes), (disk, nodes * desired.cpu_pool_disk_gib))
+        yield prices_row.row(f"{nodes} CPU nodes with their disks", region(settings), *parts)
     alike: dict[str, list[Pool]] = {}
     for pool in pools(settings):
         alike.setdefault(pool.group, []).append(pool)

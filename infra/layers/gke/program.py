@@ -10,7 +10,7 @@ import pulumi_gcp as gcp
 from infra.core import upstream
 from infra.errors import CommandError
 from infra.layers.builds.outputs import applying_member
-from infra.layers.gke import pools
+from infra.layers.gke import existing, pools
 from infra.layers.gke.bucket import ArtifactBucket
 from infra.layers.gke.cluster import TrainingCluster
 from infra.layers.gke.identity import NodeIdentity, WorkloadIdentity
@@ -36,19 +36,24 @@ def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]
     }
     nodes = NodeIdentity(settings, applying_member(settings), opts)
     after = pulumi.ResourceOptions(provider=provider, depends_on=[nodes])
-    cluster = TrainingCluster(settings, network_id, nodes, after)
+    if desired.existing_cluster:
+        cluster = existing.existing_cluster(settings, opts)
+        cluster_name = existing.checked_name(settings, network_id, cluster)
+    else:
+        cluster = TrainingCluster(settings, network_id, nodes, after).cluster
+        cluster_name = cluster.name
     slices = pools.pools(settings)
     for pool in slices:
-        TpuPool(settings, pool, cluster, nodes, after)
+        TpuPool(settings, pool, cluster_name, nodes, after)
     name = desired.artifact_bucket
     artifacts = ArtifactBucket(settings, name, opts).bucket if name else None
     if artifacts:
         buckets["artifacts"] = artifacts.name
-    workload = WorkloadIdentity(settings, storage.project_number, buckets, cluster.cluster, opts)
-    endpoint: pulumi.Output[str] = cluster.cluster.control_plane_endpoints_config.apply(dns_name)
+    workload = WorkloadIdentity(settings, storage.project_number, buckets, cluster, opts)
+    endpoint: pulumi.Output[str] = cluster.control_plane_endpoints_config.apply(dns_name)
     hourly = prices_row.total([row.hourly for row in pools.rows(settings)])
     return GkeOutputs(
-        cluster_name=cluster.cluster.name,
+        cluster_name=cluster_name,
         location=pulumi.Output.from_input(pools.region(settings)),
         endpoint=endpoint,
         workload_pool=pulumi.Output.from_input(f"{settings.project}.svc.id.goog"),

@@ -20,6 +20,15 @@ from infra.slices import nodes
 _SHORTEST = 28  # https://cloud.google.com/kubernetes-engine/docs/concepts/alias-ips
 _KEPT = 4  # https://cloud.google.com/vpc/docs/subnets#unusable-ip-addresses-in-every-subnet
 _LETTERS = tuple("abcdef")
+_OF_OUR_CLUSTER = frozenset(
+    f"gke:{key}"
+    for key in (
+        "description", "channel", "version", "excludeUpgrades", "maintenanceStart", "deletionProtection",
+        "existingSubnet", "subnetRange", "podsRange", "servicesRange", "podsRangeName", "servicesRangeName",
+        "cpuPoolZones", "cpuPoolNodes", "cpuPoolMachineType", "cpuPoolDiskType", "cpuPoolDiskGib",
+        "securityGroup",
+    )
+)  # fmt: skip
 _SIZES = (
     "gke:tpuPools[].acceleratorType", "gke:tpuPools[].topology", "gke:tpuPools[].machineType",
     "gke:tpuPools[].count", "gke:cpuPoolNodes", "gke:cpuPoolZones", "gke:podsPerTpuNode",
@@ -94,6 +103,30 @@ def _names(settings: Settings, given: set[str]) -> Iterator[Problem]:
                 "gke:tpuPools", f'"{pool.name}" beside "{stem}"',
                 f"the node pools of {stem} are called {stem}-0, {stem}-1 and so on", "rename one",
             )  # fmt: skip
+
+
+def _existing_cluster(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    if not settings[GkeSettings].existing_cluster:
+        return
+    for key in sorted(_OF_OUR_CLUSTER & given):
+        yield Problem(
+            key, "a value beside existingCluster", "an existing cluster is used as it is",
+            "remove it, or remove gke:existingCluster",
+        )  # fmt: skip
+    if "gke:clusterName" not in given:
+        rule = "an existing cluster is named"
+        yield Problem("gke:clusterName", "nothing", rule, "add gke:clusterName: NAME")
+
+
+def _own(rule: Relation) -> Relation:
+    """Return a rule on a cluster of ours, which an existing one isn't asked."""
+    reads, check = rule
+
+    def unless_existing(settings: Settings, given: set[str]) -> Iterator[Problem]:
+        if not settings[GkeSettings].existing_cluster:
+            yield from check(settings, given)
+
+    return (*reads, "gke:existingCluster"), unless_existing
 
 
 def _ranges(settings: Settings, given: set[str]) -> Iterator[Problem]:
@@ -251,11 +284,17 @@ RULES: tuple[Relation, ...] = (
         _zones,
     ),
     (("gke:region", "storage:location", "storage:allowCrossRegion"), _region),
-    (("gke:cpuPoolZones", "gke:region", "storage:location", "gke:tpuPools[].zone"), _cpu_zones),
+    (("gke:existingCluster", *_OF_OUR_CLUSTER), _existing_cluster),
+    _own((("gke:cpuPoolZones", "gke:region", "storage:location", "gke:tpuPools[].zone"), _cpu_zones)),
     (("gke:tpuPools[].name",), _names),
-    (("gke:subnetRange", "gke:podsRange", "gke:servicesRange", "network:subnetRanges"), _ranges),
-    (("gke:subnetRange", "gke:podsRange", *_SIZES), _room),
-    (("gke:existingSubnet", "gke:region", "storage:location", "network:existingNetwork"), _existing_subnet),
+    _own((("gke:subnetRange", "gke:podsRange", "gke:servicesRange", "network:subnetRanges"), _ranges)),
+    _own((("gke:subnetRange", "gke:podsRange", *_SIZES), _room)),
+    _own(
+        (
+            ("gke:existingSubnet", "gke:region", "storage:location", "network:existingNetwork"),
+            _existing_subnet,
+        )
+    ),
     (("gke:version", "gke:channel", "gke:tpuPools"), _version),
     (("gke:forceDestroy", "gke:artifactBucket"), _given_up),
     (("gke:namespaces",), _namespaces),

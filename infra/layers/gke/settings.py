@@ -119,6 +119,11 @@ class GkeSettings:
         rule=rules.NETWORK_NAME,
         per_environment=True,
     )
+    existing_cluster: bool = setting(
+        "use the cluster of that name in that region, which somebody else made: its TPU pools alone are made "
+        "here, and no destroy deletes it",
+        default=False,
+    )
     description: str = setting(
         "what the cluster is for; GKE takes it once, when the cluster is made",
         default="Training on TPU slices",

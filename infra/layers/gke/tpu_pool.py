@@ -5,7 +5,7 @@ import pulumi_gcp as gcp
 
 from google_facts import gke_pools
 from infra.core.guard import PODS, Living
-from infra.layers.gke.cluster import TrainingCluster, node_defaults
+from infra.layers.gke.cluster import node_defaults
 from infra.layers.gke.identity import NodeIdentity
 from infra.layers.gke.pools import QUEUED, SPOT, Pool, region
 from infra.layers.gke.settings import GkeSettings
@@ -24,16 +24,17 @@ class TpuPool(pulumi.ComponentResource):
         self,
         settings: Settings,
         pool: Pool,
-        cluster: TrainingCluster,
+        cluster: pulumi.Input[str],
         nodes: NodeIdentity,
         opts: pulumi.ResourceOptions | None = None,
     ):
+        """Declare the pool; `cluster`: its name."""
         super().__init__("tpu:gke:TpuPool", pool.name, None, opts)
         desired = settings[GkeSettings]
         self.pool = gcp.container.NodePool(
             pool.name,
             name=pool.name,
-            cluster=cluster.cluster.name,
+            cluster=cluster,
             location=region(settings),
             node_locations=[pool.zone],
             node_count=None if pool.scales else pool.nodes,

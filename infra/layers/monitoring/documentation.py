@@ -7,9 +7,9 @@ from infra.errors import InfraError
 from infra.layers.monitoring.settings import MonitoringSettings
 from infra.layers.storage.settings import StorageSettings
 from infra.settings.schema import Settings
-from infra.settings.sources import ROOT
+from infra.settings.sources import PROGRAM, part
 
-RUNBOOKS = ROOT / "docs" / "runbooks"
+RUNBOOKS = part("docs/runbooks")
 MOST_BYTES, MOST_SUBJECT = 8192, 255
 """https://cloud.google.com/monitoring/api/ref_v3/rest/v3/projects.alertPolicies#Documentation"""
 
@@ -18,7 +18,7 @@ def page(alert: str) -> str:
     """Return the runbook of an alert. Raises InfraError where there is none."""
     path = RUNBOOKS / f"{alert}.md"
     if not path.is_file():
-        where = path.relative_to(ROOT)
+        where = path.relative_to(PROGRAM)
         raise InfraError(
             f"the alert {alert} has no page\n    fix: write {where}, or get the whole repository"
         )

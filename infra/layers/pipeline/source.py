@@ -6,12 +6,12 @@ from pathlib import Path
 
 from infra.core.packed import PACKAGES, packed
 from infra.settings.schema import Settings
-from infra.settings.sources import ROOT
+from infra.settings.sources import ROOT, part
 
 _ENTRY = "infra/layers/pipeline/function"
 
 
 def source(settings: Settings, root: Path = ROOT) -> Path:
     """Return the function's source as a zip that is the same for the same files."""
-    beside = {name: root / _ENTRY / name for name in ("main.py", "requirements.txt")}
+    beside = {name: part(f"{_ENTRY}/{name}") for name in ("main.py", "requirements.txt")}
     return packed(settings, (*PACKAGES, "pipeline"), root, beside)

@@ -19,7 +19,7 @@ import yaml
 
 from infra.errors import InfraError
 from infra.layers.queue.kueue import Object
-from infra.settings.sources import ROOT
+from infra.settings.sources import INSTALLED, ROOT, part
 
 _KINDS = "CustomResourceDefinition"
 # Their kinds must be there: what serves them, and who is asked about each object.
@@ -40,6 +40,8 @@ _FAIR = """fairSharing:
 FOLDER_VARIABLE = "TPU_QUEUE_MANIFESTS"
 """The folder that they are in, where tools/install.sh has none: in a build, relative to the checkout."""
 HASHES = "tools/queue/manifests.sha256"
+_INSTALL = part("tools/install.sh")
+_RENDER = f"{_INSTALL} manifests" if INSTALLED else "tools/setup.sh manifests"
 
 
 def files() -> dict[str, bytes]:
@@ -50,7 +52,7 @@ def files() -> dict[str, bytes]:
     """
     folder, fix = _folder()
     contents = {}
-    for line in (ROOT / HASHES).read_text(encoding="utf-8").splitlines():
+    for line in part(HASHES).read_text(encoding="utf-8").splitlines():
         expected, name = line.split()
         try:
             contents[name] = (folder / name).read_bytes()
@@ -69,17 +71,17 @@ def _folder() -> tuple[Path, str]:
     if given := os.environ.get(FOLDER_VARIABLE):
         return ROOT / given, "tpu builds render ENV, and start the build again"
     folder = _installed()
-    return folder, f"remove {folder}, then tools/setup.sh manifests"
+    return folder, f"remove {folder}, then {_RENDER}"
 
 
 @cache
 def _installed() -> Path:
-    line = [str(ROOT / "tools" / "install.sh"), "--cached", "manifests"]
+    line = [str(_INSTALL), "--cached", "manifests"]
     done = subprocess.run(line, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise InfraError(
             "the manifests of JobSet and Kueue aren't here yet\n"
-            "    fix: tools/setup.sh manifests (about half a minute, once)"
+            f"    fix: {_RENDER} (about half a minute, once)"
         )
     return Path(done.stdout.strip())
 

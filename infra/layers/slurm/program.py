@@ -24,7 +24,7 @@ from infra.layers.slurm.settings import FILESTORE, SlurmSettings
 from infra.layers.storage.outputs import StorageOutputs
 from infra.layers.tpu.outputs import TpuOutputs
 from infra.settings.schema import Settings
-from infra.settings.sources import ROOT
+from infra.settings.sources import part
 
 _BESIDE = tuple(f"workload/{name}.py" for name in ("arguments", "errors", "place", "slurm"))
 """What workload.host, which sends a machine's lines to Cloud Logging, imports."""
@@ -32,7 +32,7 @@ _BESIDE = tuple(f"workload/{name}.py" for name in ("arguments", "errors", "place
 
 def archive_of(settings: Settings) -> Path:
     """Return the zip of what the machines run, with the settings."""
-    beside = {name: ROOT / name for name in _BESIDE}
+    beside = {name: part(name) for name in _BESIDE}
     return packed(settings, (*PACKAGES, "slurm", "workload/host"), beside=beside)
 
 

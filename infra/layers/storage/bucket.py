@@ -5,10 +5,9 @@ from typing import Any
 import pulumi
 import pulumi_gcp as gcp
 
+from infra.layers.storage.existing import SETTLED_LATER
 from infra.layers.storage.names import TOKENS
-from infra.layers.storage.settings import StorageSettings
-
-SECONDS_PER_DAY = 86400
+from infra.layers.storage.settings import SECONDS_PER_DAY, StorageSettings
 
 
 def _declared(
@@ -44,13 +43,20 @@ class ProtectedBucket(pulumi.ComponentResource):
         opts: pulumi.ResourceOptions | None = None,
         *,
         import_existing: bool = False,
+        import_now: bool = False,
     ):
-        """Declare the bucket; `kept` has its retention and storage class."""
+        """Declare the bucket; `kept` has its retention and storage class.
+
+        `import_now`: by this update; what an import can't change at once is left as it is.
+        """
         super().__init__("tpu:storage:ProtectedBucket", name, None, opts)
         # retain_on_delete: even unprotected, or removed from the program, the bucket stays and only leaves
         # Pulumi's state. import_ is the way back; where it is in the state already, it changes nothing.
         child = pulumi.ResourceOptions(
-            parent=self, retain_on_delete=True, import_=name if import_existing else None
+            parent=self,
+            retain_on_delete=True,
+            import_=name if import_existing else None,
+            ignore_changes=list(SETTLED_LATER) if import_now else None,
         )
         self.bucket = _declared(
             name,

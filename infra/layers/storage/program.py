@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pulumi
+import pulumi_gcp as gcp
 
-from infra.layers.storage import present
+from infra.layers.storage import existing, present
 from infra.layers.storage.bucket import ControllerBucket, ProtectedBucket
 from infra.layers.storage.controller_account import ControllerAccount
 from infra.layers.storage.identity import TrainingIdentity
@@ -28,13 +29,11 @@ def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]
     services = ProjectServices(settings, pulumi.ResourceOptions(provider=provider))
     opts = pulumi.ResourceOptions(provider=provider, depends_on=services.services)
     plain = replace(desired, storage_class="STANDARD", versioning=False, hierarchical_namespace=False)
-    bucket = ProtectedBucket(desired.bucket_name, desired, opts, import_existing=desired.import_bucket).bucket
+    bucket = _protected(settings, desired.bucket_name, desired, opts, desired.import_bucket)
     # Where running jobs save, every few minutes, and remove what is too old: kept for three weeks, that
     # would be hundreds of terabytes. STANDARD, because other classes bill an object for a month at least.
     gone = replace(plain, noncurrent_version_days=1, unfinished_upload_days=1, soft_delete_days=0)
-    steps = ProtectedBucket(
-        steps_bucket(settings), gone, opts, import_existing=desired.import_steps_bucket
-    ).bucket
+    steps = _protected(settings, steps_bucket(settings), gone, opts, desired.import_steps_bucket)
     written = {desired.bucket_name: bucket, steps_bucket(settings): steps}
     identity = TrainingIdentity(settings, written, opts)
     controllers = ControllerBucket(controller_bucket(settings), plain, opts).bucket
@@ -59,3 +58,13 @@ def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]
         secrets_provider=key.id.apply(lambda key_id: f"gcpkms://{key_id}") if key else None,
         services=pulumi.Output.all(*(service.service for service in services.services)),
     )
+
+
+def _protected(
+    settings: Settings, name: str, kept: StorageSettings, opts: pulumi.ResourceOptions, imported: bool
+) -> gcp.storage.Bucket:
+    """Declare a bucket, or take over the one of that name, which was compared with the settings first."""
+    provider = opts.provider
+    assert provider is not None, "a layer's resources name theirs"
+    now = imported and existing.require_fit(settings, "storage:bucketName", name, kept, provider)
+    return ProtectedBucket(name, kept, opts, import_existing=imported, import_now=now).bucket

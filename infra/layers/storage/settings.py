@@ -7,6 +7,7 @@ from infra.settings import rules, variables
 from infra.settings.rules import Rule
 from infra.settings.schema import labels_setting, setting
 
+SECONDS_PER_DAY = 86400
 BOARD_ROLE = "roles/aiplatform.user"
 """Role for uploads of curves to Vertex AI TensorBoard, granted on the project."""
 
@@ -24,7 +25,8 @@ class StorageSettings:
         example="my-project-checkpoints",
     )
     import_bucket: bool = setting(
-        "take over a bucket of that name that exists already, such as one that a destroyed stack left",
+        "take over a bucket of that name that exists already, such as one that a destroyed stack left; a "
+        "plan names what differs",
         default=False,
     )
     import_steps_bucket: bool = setting(

@@ -29,34 +29,60 @@ def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]
     """Declare all slices."""
     desired, provider = nodes(settings), providers["gcp"]
     storage = upstream.read(StorageOutputs, settings)
-    bucket, steps = storage.bucket_name, storage.steps_bucket_name
     for words in preflight.of(desired) if pulumi.runtime.is_dry_run() else ():
         (pulumi.log.warn if words.warn else pulumi.log.info)(words.line)
     if desired:
         bundles = {node.bundle for node in desired}
         bundle.require(settings, bundles, upstream.known(StorageOutputs, "bucket_name"), provider)
     # Read all outputs first: a missing layer is reported before anything is created.
-    place_of = _places(settings, storage)
+    network = upstream.read(NetworkOutputs, settings)
+    data = settings.get(DataSettings)
+    disks = upstream.read(DataOutputs, settings) if data and data.snapshot else None
+    place_of = _places(settings, storage, network, disks)
     placed = [(node, place_of(node)) for node in desired if node.member is None]
     mark = StackMark()
-    slices = []
-    for node, place in placed:
-        disk = place.data_disk_id
-        attributes = metadata(
-            settings,
-            node,
-            bucket=bucket,
-            steps_bucket=steps,
-            data_disk=disk and pulumi.Output.from_input(disk).apply(lambda id_: id_.rpartition("/")[2]),
-        )
-        slices.append(TpuSlice(node, place, attributes, opts=pulumi.ResourceOptions(provider=provider)))
+    opts = pulumi.ResourceOptions(provider=provider)
+    slices = [_slice(settings, node, place, storage, opts) for node, place in placed]
     published = settings[TpuSettings].bundle
     return TpuOutputs(
-        slices=pulumi.Output.from_input([slice_.outputs(settings.project, bucket) for slice_ in slices]),
+        slices=pulumi.Output.from_input(
+            [slice_.outputs(settings.project, storage.bucket_name) for slice_ in slices]
+        ),
         fleets=pulumi.Output.from_input(_fleets(settings, desired)),
         stack_id=mark.id,
         bundle=pulumi.Output.from_input(published) if published else None,
     )
+
+
+def named_slices(
+    settings: Settings,
+    storage: StorageOutputs,
+    network: NetworkOutputs,
+    disks: DataOutputs | None = None,
+    opts: pulumi.ResourceOptions | None = None,
+) -> list[TpuSlice]:
+    """Declare the slices of `tpu:slices` that are no fleets, on resources of this or of other stacks."""
+    place_of = _places(settings, storage, network, disks)
+    named = (node for node in nodes(settings) if node.member is None)
+    return [_slice(settings, node, place_of(node), storage, opts) for node in named]
+
+
+def _slice(
+    settings: Settings,
+    node: Node,
+    place: SliceResources,
+    storage: StorageOutputs,
+    opts: pulumi.ResourceOptions | None,
+) -> TpuSlice:
+    disk = place.data_disk_id
+    attributes = metadata(
+        settings,
+        node,
+        bucket=storage.bucket_name,
+        steps_bucket=storage.steps_bucket_name,
+        data_disk=disk and pulumi.Output.from_input(disk).apply(lambda id_: id_.rpartition("/")[2]),
+    )
+    return TpuSlice(node, place, attributes, opts=opts)
 
 
 def _fleets(settings: Settings, wanted: Sequence[Node]) -> list[dict[str, Any]]:
@@ -73,11 +99,10 @@ def _fleets(settings: Settings, wanted: Sequence[Node]) -> list[dict[str, Any]]:
     return fleets
 
 
-def _places(settings: Settings, storage: StorageOutputs) -> Callable[[Node], SliceResources]:
+def _places(
+    settings: Settings, storage: StorageOutputs, network: NetworkOutputs, disks: DataOutputs | None
+) -> Callable[[Node], SliceResources]:
     """Return a function from nodes to the resources of other layers in their zones."""
-    network = upstream.read(NetworkOutputs, settings)
-    data = settings.get(DataSettings)
-    disks = upstream.read(DataOutputs, settings) if data and data.snapshot else None
     users = settings[StorageSettings].service_account_users
     acting = once_it_may_act(settings.project, [service_account_email(settings)], users)
 

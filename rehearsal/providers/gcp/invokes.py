@@ -14,6 +14,17 @@ from rehearsal.providers.plugin.errors import StandInError, UnsupportedError
 Invoke = Callable[[Context, Mapping[str, Any]], dict[str, Any]]
 
 
+_BLOCKS = {
+    "autoclass": "autoclasses",
+    "encryption": "encryptions",
+    "hierarchicalNamespace": "hierarchicalNamespaces",
+    "retentionPolicy": "retentionPolicies",
+    "softDeletePolicy": "softDeletePolicies",
+    "versioning": "versionings",
+}
+"""Blocks of the resource that the look-up gives as lists."""
+
+
 def _only(function: str, arguments: Mapping[str, Any], known: tuple[str, ...]) -> dict[str, Any]:
     """Return the given arguments; an unknown argument is refused by name."""
     given = {key: value for key, value in arguments.items() if value is not None}
@@ -34,7 +45,9 @@ def _read(resource: Resource, context: Context, known: Mapping[str, Any]) -> dic
 def _get_bucket(context: Context, arguments: Mapping[str, Any]) -> dict[str, Any]:
     given = _only("getBucket", arguments, ("name", "project"))
     # With a project the provider sends Compute Engine no request for it.
-    return _read(BUCKET, context, {**given, "id": given["name"]} if "project" in given else given)
+    outputs = _read(BUCKET, context, {**given, "id": given["name"]} if "project" in given else given)
+    listed = {plural: [outputs[key]] if outputs.get(key) else [] for key, plural in _BLOCKS.items()}
+    return {**{key: value for key, value in outputs.items() if key not in _BLOCKS}, **listed}
 
 
 def _get_bucket_object(context: Context, arguments: Mapping[str, Any]) -> dict[str, Any]:

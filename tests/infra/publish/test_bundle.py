@@ -14,6 +14,7 @@ import pytest
 from infra.publish import wheels
 from infra.publish.bundle import assemble
 from infra.publish.errors import PublishError
+from infra.settings.sources import PROGRAM
 
 
 def test_a_manifest_is_what_sha256sum_checks(tmp_path: Path) -> None:
@@ -45,7 +46,7 @@ def test_the_same_tree_gives_the_same_wheel(tmp_path: Path, workload: Path) -> N
     copy = tmp_path / "elsewhere"
     copy.mkdir()
     for name in ("pyproject.toml", ".gitignore", "LICENSE"):
-        shutil.copyfile(wheels.ROOT / name, copy / name)
+        shutil.copyfile(PROGRAM / name, copy / name)
     for package in wheels.shipped():
         shutil.copytree(package, copy / package.name, copy_function=shutil.copyfile)
     (copy / "workload" / "__pycache__").mkdir(exist_ok=True)

@@ -18,7 +18,8 @@ import pytest
 from infra.publish import debian
 from infra.publish.debian import Package
 from infra.publish.errors import PublishError
-from infra.publish.wheels import HOST_GLIBC_MINOR, ROOT
+from infra.publish.wheels import HOST_GLIBC_MINOR
+from infra.settings.sources import ROOT
 from rehearsal.hosts.image import ensure_image
 from rehearsal.world.layout import cache_dir
 

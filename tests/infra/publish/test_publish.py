@@ -11,7 +11,7 @@ from google.cloud import storage
 
 from cli.__main__ import main
 from infra.layers.tpu import startup
-from infra.publish import wheels
+from infra.publish import publishing
 from infra.publish.bundle import Bundle, assemble
 from infra.publish.errors import PublishError
 from infra.publish.upload import upload
@@ -150,6 +150,6 @@ def test_a_dry_run_touches_nothing(bucket: storage.Bucket, capsys: pytest.Captur
 def test_an_unknown_environment_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(wheels, "ROOT", tmp_path)
+    monkeypatch.setattr(publishing, "ROOT", tmp_path)
     assert main(["publish", "nowhere"]) == 1
     assert capsys.readouterr().err.startswith("error: Pulumi.nowhere.yaml does not exist")

@@ -15,7 +15,7 @@ import yaml
 from google.cloud import storage
 
 from cli.__main__ import main
-from infra.publish import interpreter, requirements, wheels
+from infra.publish import interpreter, publishing, requirements, wheels
 from infra.publish.errors import PublishError
 
 
@@ -156,7 +156,7 @@ def project(
     monkeypatch.setattr(wheels, "build_workload", lambda into: workload)
     chosen = interpreter.Interpreter(packed[0], "this one")
     monkeypatch.setattr(interpreter, "choose", lambda *, for_tpu: chosen)
-    monkeypatch.setattr(wheels, "ROOT", root)
+    monkeypatch.setattr(publishing, "ROOT", root)
     return root
 
 

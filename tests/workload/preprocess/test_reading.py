@@ -10,7 +10,7 @@ from tests.workload.preprocess import corpus
 from workload.errors import DataError
 from workload.preprocess.config import FiltersConfig, InputConfig
 from workload.preprocess.filters import problem
-from workload.preprocess.inputs import listed, look, opened
+from workload.preprocess.inputs import Input, listed, look, opened, unreadable
 from workload.preprocess.reading import InputRow, rows
 
 SMALL = InputConfig(max_document_mb=1)
@@ -40,6 +40,42 @@ def test_lines_come_from_plain_and_compressed_files(tmp_path: Path, name: str) -
     result = read(tmp_path / name)
     assert [row.text for row in result] == texts
     assert (result[4].where, result[4].number) == (f"{name}:5", 5)
+
+
+def test_an_array_of_objects_is_no_document(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('[\n {"text": "one"}]')
+    assert reasons(tmp_path / "a.json") == [("array", "cat a.json | jq -c '.[]' > a.jsonl, and name that")]
+    (tmp_path / "b.json").write_text("[1, 2]")
+    assert reasons(tmp_path / "b.json") == [("", "")]
+
+
+def test_hidden_files_are_no_inputs(tmp_path: Path) -> None:
+    (tmp_path / ".cache").mkdir()
+    for name in (".cache/a.metadata", ".gitattributes", "a.jsonl"):
+        (tmp_path / name).write_bytes(corpus.lines(["one"]))
+    inputs, _ = listed([str(tmp_path)])
+    assert [Path(item.name).name for item in inputs] == ["a.jsonl"]
+
+
+def test_a_column_that_is_there_twice_is_rejected_with_its_rows(tmp_path: Path) -> None:
+    import pyarrow  # type: ignore[import-untyped]
+    from pyarrow import parquet
+
+    column = pyarrow.array(["one", "two"])
+    parquet.write_table(pyarrow.table([column, column], names=["text", "text"]), tmp_path / "a.parquet")
+    (row,) = read(tmp_path / "a.parquet")
+    assert (row.reason, row.detail, row.count) == ("no_field", "has text, text", 2)
+
+
+def test_a_number_of_any_length_is_json(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"id": %s, "text": "one"}\n' % ("9" * 5000))
+    assert [row.text for row in read(tmp_path / "a.jsonl")] == ["one"]
+
+
+def test_a_window_that_zstandard_refuses_comes_with_a_way_to_pack_it_anew(tmp_path: Path) -> None:
+    item = Input("big.jsonl.zst", "gs://b/big.jsonl.zst", 1)
+    error = OSError("ZSTD decompress failed: Frame requires too much memory for decoding")
+    assert "fix: pack it anew with a window up to 128 MiB: zstd -dc --long=31" in str(unreadable(item, error))
 
 
 def test_pieces_give_the_rows_of_the_whole(tmp_path: Path) -> None:

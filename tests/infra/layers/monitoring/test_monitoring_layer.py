@@ -327,7 +327,7 @@ def test_a_dashboards_address_names_its_project() -> None:
 
 
 def test_an_alert_without_a_page_is_a_message(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(documentation, "RUNBOOKS", documentation.ROOT / "docs" / "nowhere")
+    monkeypatch.setattr(documentation, "RUNBOOKS", documentation.PROGRAM / "docs" / "nowhere")
     with pytest.raises(Exception, match="the alert boot-failed has no page\n    fix: write docs/nowhere"):
         documentation.page("boot-failed")
 

@@ -2,11 +2,12 @@
 
 from typing import Any
 
+import pulumi
 import pytest
 
 from infra.google.role import ON_NODES
 from infra.layers.storage.identity import PROJECT_ROLES
-from tests.infra.recording import PROJECT_NUMBER, Registration, run
+from tests.infra.recording import PROJECT_NUMBER, UPSTREAM, Registration, run
 
 BUCKET = "gcp:storage/bucket:Bucket"
 CONTROLLER = "my-project-checkpoints-fleet"
@@ -16,6 +17,24 @@ MEMBER = "serviceAccount:tpu-training@my-project.iam.gserviceaccount.com"
 
 def checkpoints(changes: dict[str, Any] | None = None, *, preview: bool = False) -> Registration:
     return run("storage", changes, preview=preview).named(BUCKET, "my-project-checkpoints")
+
+
+LEFT: dict[str, Any] = {
+    "location": "US-EAST5",
+    "storageClass": "STANDARD",
+    "uniformBucketLevelAccess": True,
+    "publicAccessPrevention": "enforced",
+    "versionings": [{"enabled": True}],
+    "softDeletePolicies": [{"retentionDurationSeconds": 7 * 86400}],
+}
+"""A bucket as a destroyed stack of these settings left it."""
+
+
+def taken_over(
+    *, preview: bool = False, read: dict[str, Any] = LEFT, up: dict[str, Any] | None = None
+) -> Registration:
+    recording = run("storage", {"storage:importBucket": True}, preview=preview, read=read, up=up)
+    return recording.named(BUCKET, NAME)
 
 
 @pytest.mark.parametrize("preview", [True, False])
@@ -54,16 +73,51 @@ def test_where_jobs_save_nothing_is_kept_that_they_remove(preview: bool) -> None
         assert steps.inputs[key] == run("storage", preview=preview).named(BUCKET, NAME).inputs[key]
     assert (steps.options["protect"], steps.options["retainOnDelete"]) == (True, True)
     assert not steps.options.get("importId")
-    imported = run("storage", {"storage:importStepsBucket": True}, preview=preview)
+    left = {**LEFT, "versionings": [], "softDeletePolicies": [{"retentionDurationSeconds": 0}]}
+    imported = run("storage", {"storage:importStepsBucket": True}, preview=preview, read=left)
     assert imported.named(BUCKET, STEPS).options["importId"] == STEPS
     assert not imported.named(BUCKET, NAME).options.get("importId")
 
 
 def test_a_bucket_that_was_left_behind_is_taken_over_and_only_when_told() -> None:
-    imported = checkpoints({"storage:importBucket": True})
+    imported = taken_over()
     assert imported.options["importId"] == "my-project-checkpoints"
     assert (imported.options["protect"], imported.options["retainOnDelete"]) == (True, True)
     assert not checkpoints().options.get("importId")
+
+
+def test_an_import_leaves_what_it_cannot_change_to_the_next_update() -> None:
+    assert taken_over().options["ignoreChanges"] == ["lifecycleRules", "labels"]
+    up = {**UPSTREAM, "storage": {**UPSTREAM["storage"], "bucketName": NAME}}
+    assert "ignoreChanges" not in taken_over(up=up, read={}).options, "the stack has it: nothing is compared"
+
+
+@pytest.mark.parametrize("preview", [True, False])
+@pytest.mark.parametrize(
+    ("read", "value", "fix"),
+    [
+        ({"location": "US-CENTRAL1"}, "location us-central1", "a bucket never moves"),
+        ({"uniformBucketLevelAccess": False}, "uniform access False", "--uniform-bucket-level-access"),
+        ({"publicAccessPrevention": "inherited"}, "public access prevention", "--public-access-prevention"),
+        ({"versionings": []}, "versioning False", "--versioning"),
+        ({"softDeletePolicies": []}, "soft delete, seconds 0", "--soft-delete-duration=604800s"),
+        ({"storageClass": "NEARLINE"}, "class NEARLINE", "--default-storage-class=STANDARD"),
+        ({"hierarchicalNamespaces": [{"enabled": True}]}, "folders True", "name another bucket"),
+        ({"encryptions": [{"defaultKmsKeyName": "k"}]}, "key k", "--clear-default-encryption-key"),
+    ],
+)
+def test_a_bucket_that_differs_is_not_taken_over(
+    read: dict[str, Any], value: str, fix: str, preview: bool
+) -> None:
+    with pytest.raises(pulumi.RunError) as refused:
+        taken_over(preview=preview, read={**LEFT, **read})
+    assert f"storage:bucketName = {NAME}, {value}" in str(refused.value)
+    assert fix in str(refused.value).partition("fix: ")[2]
+
+
+def test_a_bucket_that_is_not_there_is_not_taken_over() -> None:
+    with pytest.raises(pulumi.RunError, match=f"{NAME}, which can't be looked up"):
+        run("storage", {"storage:importBucket": True}, raw_location="")
 
 
 def test_a_bucket_with_folders_has_no_versions() -> None:
