@@ -223,7 +223,7 @@ def _train(options: argparse.Namespace) -> int:
 def _list(options: argparse.Namespace) -> int:
     from workload.runs.store import open_run
     from workload.train import best
-    from workload.train.checkpoints import FOLDER, list_steps
+    from workload.train.stored_steps import FOLDER, list_steps
 
     store = open_run(options.run)
     steps = list_steps(store)

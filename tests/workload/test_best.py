@@ -15,10 +15,10 @@ from workload.runs.store import FolderStore
 from workload.train import base, best
 from workload.train import config as configs
 from workload.train.best import Evaluated
-from workload.train.checkpoints import FOLDER
 from workload.train.durable import DurableCopies
 from workload.train.evaluation import Evaluation
 from workload.train.past import complete_step
+from workload.train.stored_steps import FOLDER
 
 # Losses on held-out tokens after each evaluation, every second step of twelve.
 LOSSES = {2: 5.0, 4: 3.0, 6: 4.0, 8: 2.0, 10: 2.5, 12: math.nan}

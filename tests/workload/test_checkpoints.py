@@ -11,9 +11,10 @@ from tests.limits import HANG_S
 from workload.errors import TakenError
 from workload.runs.store import FolderStore
 from workload.train import checkpoints as saves
-from workload.train.checkpoints import Checkpoints, list_steps
+from workload.train.checkpoints import Checkpoints
 from workload.train.cluster import Cluster, Membership
 from workload.train.config import CheckpointConfig
+from workload.train.stored_steps import list_steps, remove_step
 
 pytestmark = pytest.mark.slow
 
@@ -86,7 +87,7 @@ def test_a_step_loses_its_marker_before_anything_else(tmp_path: Path) -> None:
     store = Recording(tmp_path)
     for name in ("a/data", "commit_success.txt", "manifest"):
         store.write(f"checkpoints/1/{name}", b"x")
-    saves.remove_step(store, 1)
+    remove_step(store, 1)
     assert store.deleted[0] == "checkpoints/1/commit_success.txt"
     assert store.list("") == []
 

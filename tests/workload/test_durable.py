@@ -13,8 +13,8 @@ from tests.workload.slice import command, train
 from workload.errors import StoreError
 from workload.runs.location import of_steps
 from workload.runs.store import FolderStore, Store, copy, open_store
-from workload.train.checkpoints import list_steps
 from workload.train.durable import NOTE, DurableCopies
+from workload.train.stored_steps import list_steps
 
 HOST = {"CHECKPOINT_BUCKET": "bucket", "STEPS_BUCKET": "bucket-steps"}
 

@@ -23,9 +23,10 @@ from workload.errors import OutageError
 from workload.runs.outage import Health, transient
 from workload.runs.step_log import StepLog
 from workload.runs.store import FolderStore
-from workload.train.checkpoints import Checkpoints, list_steps
+from workload.train.checkpoints import Checkpoints
 from workload.train.cluster import Cluster, Membership
 from workload.train.config import CheckpointConfig
+from workload.train.stored_steps import list_steps
 
 BUCKET = "outages"
 STATE = {"a": np.ones((4, 8), np.float32)}

@@ -18,9 +18,10 @@ from workload.__main__ import main
 from workload.runs.step_log import StepLog
 from workload.runs.store import open_store
 from workload.train import launch
-from workload.train.checkpoints import Checkpoints, list_steps
+from workload.train.checkpoints import Checkpoints
 from workload.train.cluster import Membership
 from workload.train.preemption import Preemption
+from workload.train.stored_steps import list_steps
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("training")]
 

@@ -26,9 +26,9 @@ from workload.runs import location
 from workload.runs.errors import MissingObjectError
 from workload.runs.store import Store
 from workload.train import base, checksums
-from workload.train.checkpoints import list_steps
 from workload.train.cluster import first_line
 from workload.train.past import Past, complete_step
+from workload.train.stored_steps import list_steps
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ everything else; a step without it is incomplete. `checksums.py` compares a rest
 import logging
 import math
 import os
-import re
 import sys
 import threading
 import time
@@ -26,14 +25,14 @@ import orbax.checkpoint as ocp  # type: ignore[import-untyped]
 from etils import epath  # type: ignore[import-untyped]
 from orbax.checkpoint.options import AtomicityMode, AtomicityOptions  # type: ignore[import-untyped]
 
-from workload.errors import HopelessError, OutageError, RunError, StoreError, WorkloadError
+from workload.errors import OutageError, RunError, StoreError, WorkloadError
 from workload.runs import outage
-from workload.runs.errors import MissingObjectError
 from workload.runs.store import Store
 from workload.train import best, checksums
 from workload.train.best import Evaluated
 from workload.train.cluster import Cluster, first_line
 from workload.train.config import CheckpointConfig
+from workload.train.stored_steps import FOLDER, list_steps, read_checksums, refuse_lost_markers, remove_step
 
 # gcsfs queries by gRPC before every call if the bucket is hierarchical. It works without knowing, and a
 # private endpoint may not serve gRPC.
@@ -41,10 +40,6 @@ os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
 
 _log = logging.getLogger(__name__)
 
-FOLDER = "checkpoints"
-MARKER = "commit_success.txt"
-_STEP = re.compile(rf"{FOLDER}/(\d+)/(.+)")
-_REMOVED_AT_ONCE = 8  # objects; the client's connections less two
 PATIENCE_S = 30.0  # for the previous save; then training continues and saves later
 _GUARD_S = 5.0  # pause of training to check the lease
 _SMALL_FILES = 8  # most files of a checkpoint whose writes may fail separately
@@ -80,27 +75,6 @@ def quiet_failures() -> None:
             default(ignored)
 
     sys.unraisablehook = report
-
-
-@dataclass(frozen=True)
-class Steps:
-    """Steps that have a folder, oldest first."""
-
-    complete: tuple[int, ...]
-    incomplete: tuple[int, ...]
-
-
-def list_steps(store: Store) -> Steps:
-    """List the steps in storage."""
-    marked: dict[int, bool] = {}
-    for name in store.list(f"{FOLDER}/"):
-        if match := _STEP.fullmatch(name):
-            step = int(match[1])
-            marked[step] = marked.get(step, False) or match[2] == MARKER
-    return Steps(
-        complete=tuple(sorted(step for step, whole in marked.items() if whole)),
-        incomplete=tuple(sorted(step for step, whole in marked.items() if not whole)),
-    )
 
 
 @dataclass(frozen=True)
@@ -236,7 +210,7 @@ class Checkpoints:
         """
         steps = list_steps(self._store)
         if steps.incomplete and not steps.complete:
-            _refuse_lost_markers(self._store, steps.incomplete)
+            refuse_lost_markers(self._store, steps.incomplete)
         for step in steps.incomplete:
             self._remove(step)
         known = best.read(self._store, FOLDER, steps.complete) if self._config.keep_best else {}
@@ -484,46 +458,3 @@ class Checkpoints:
 
     def _remove(self, step: int) -> None:
         remove_step(self._store, step)
-
-
-def _refuse_lost_markers(store: Store, steps: Sequence[int]) -> None:
-    """Raise HopelessError if incomplete steps have been complete.
-
-    A kill leaves at most one step between its checksums and its marker; a run that ended had its last one.
-    """
-    names = set(store.list(""))
-    written = [step for step in steps if f"{FOLDER}/{step}/{checksums.NAME}" in names]
-    if len(written) > 1 or "final.json" in names:
-        listed = ", ".join(map(str, steps))
-        raise HopelessError(
-            f"{store.url}/{FOLDER}: steps {listed} have no {MARKER}, but were complete: were they copied?\n"
-            f"    fix: copy the run again, with its markers; or create an empty {MARKER} in each folder"
-            " that is whole; or give the run another --name to begin anew"
-        )
-
-
-def read_checksums(store: Store, step: int) -> tuple[str | None, str]:
-    """Read the checksums of a step.
-
-    Returns:
-        The object's text, None if there is none, and the reason why it can't be read, if it can't.
-
-    Raises:
-        OutageError: storage doesn't serve.
-    """
-    try:
-        return store.read(f"{FOLDER}/{step}/{checksums.NAME}").decode(errors="replace"), ""
-    except MissingObjectError:
-        return None, ""
-    except OutageError:
-        raise
-    except StoreError as error:
-        return None, first_line(error)
-
-
-def remove_step(store: Store, step: int) -> None:
-    """Remove a step, its marker first: a crash then leaves an incomplete step."""
-    store.delete(f"{FOLDER}/{step}/{MARKER}")
-    names = store.list(f"{FOLDER}/{step}/")
-    with ThreadPoolExecutor(_REMOVED_AT_ONCE, "remove") as pool:
-        list(pool.map(store.delete, names))

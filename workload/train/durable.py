@@ -17,8 +17,8 @@ from workload.errors import StoreError
 from workload.runs.errors import MissingObjectError
 from workload.runs.store import Store, copy
 from workload.train import best
-from workload.train.checkpoints import FOLDER, MARKER, list_steps, remove_step
 from workload.train.cluster import first_line
+from workload.train.stored_steps import FOLDER, MARKER, list_steps, remove_step
 
 _log = logging.getLogger(__name__)
 

@@ -23,11 +23,12 @@ from workload.modules.config import ModuleConfig
 from workload.runs import location
 from workload.runs.store import Store
 from workload.train import best, checksums
-from workload.train.checkpoints import FOLDER, list_steps, quiet_failures, read_checksums
+from workload.train.checkpoints import quiet_failures
 from workload.train.cluster import first_line
 from workload.train.config import Config
 from workload.train.optimizer import build
 from workload.train.optimizer_config import OptimizerConfig
+from workload.train.stored_steps import FOLDER, list_steps, read_checksums
 
 
 @dataclass(frozen=True)
