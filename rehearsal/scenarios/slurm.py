@@ -71,13 +71,21 @@ SCENARIO = Scenario(
         step.start("together", f"{SSH} {LOGIN} srun -N 2 --label hostname"),
         step.command(f"tar --create examples/slurm | {SSH} {LOGIN} tar --extract"),
         # A bug fails at once, and the next job has its host.
-        on_login(f"{BUG}; {training('reboots', 300)}", prints="(?s)batch job.*batch job"),
+        on_login(
+            f"{BUG}; {training('reboots', 150)}; {training('notice', 160)}", prints="(?s)(batch job.*){3}"
+        ),
         step.stop("together", prints="(?s)7: tpu-.*", wait=True, timeout_s=400),
-        on_login(training("notice", 200), prints="batch job"),
         # One of the two is never the other's: that one's next start needs a third.
         submit("undisturbed", f"--nodelist='{FIRST}'"),
         submit("preempted", f"--exclude='{FIRST}'"),
         ended("bug", "FAILED", restarts="0", status=2),
+        # The controller loses its power under four jobs: its queue is on a disk of its own.
+        step.reach("notice", 1),
+        step.pull(CONTROLLER),
+        on_login("until scontrol ping | grep UP; do sleep 1; done"),
+        # A slice is preempted with notice, another one's host reboots, both under a job.
+        step.kill("fleet=notice-0", "notice", run="notice", between=(20, 60), jitter_s=0).by("ml-engineer"),
+        step.kill("fleet=reboots-0", "reboot", run="reboots", between=(20, 60), jitter_s=0).by("ml-engineer"),
         # A slice is taken from under a job, whose next start is in another zone: there are no chips in its own.
         step.reach("preempted", 12),
         step.fault(
@@ -87,14 +95,6 @@ SCENARIO = Scenario(
             times=None,
         ),
         step.kill("fleet=tpu-1", "power-loss", run="preempted", between=(12, 24)),
-        # The controller loses its power meanwhile: its queue is on a disk of its own. Hosts that come just then are
-        # lost with it, and another slice comes for their job; so the one that is named below is waited for.
-        step.reach("notice", 1),
-        step.pull(CONTROLLER),
-        on_login("until scontrol ping | grep UP; do sleep 1; done"),
-        # A host reboots under its job.
-        step.kill("fleet=reboots-0", "reboot", run="reboots", between=(20, 60), jitter_s=0).by("ml-engineer"),
-        step.kill("fleet=notice-0", "notice", run="notice", between=(20, 60), jitter_s=0).by("ml-engineer"),
         step.done("undisturbed"),
         step.done("reboots"),
         step.resumed("reboots", 20),
