@@ -21,7 +21,7 @@ START = """#!/bin/bash
 echo "start $(cat tries 2>/dev/null) in $PWD by $(whoami): $(python -c 'import sys; print(sys.prefix)')"
 echo -n x >>tries
 [[ -e seen ]] || { echo 'it fails until somebody has seen it'; exit 7; }
-exec sleep infinity
+exec /bin/sleep infinity
 """
 
 
