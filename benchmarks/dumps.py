@@ -82,6 +82,7 @@ def dumped(line: Sequence[str], where: Path, slices: int, more: Mapping[str, str
             while not (whole := _whole(where)) and process.poll() is None:
                 time.sleep(1)
             took_s = time.monotonic() - begun
+            whole = whole or [*where.rglob(_LAST)]  # it has ended: nothing more is written
             if not whole:
                 raise SystemExit(f"{' '.join(line)}\nended without a dump:\n{log.read_text()[-3000:]}")
             process.send_signal(signal.SIGSTOP)

@@ -7,7 +7,7 @@ import shlex
 import shutil
 import subprocess
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -58,18 +58,20 @@ class Login:
         }  # fmt: skip
         return [word.format(**fields) for word in words]
 
-    def run(self, command: Sequence[str], text: str = "") -> str:
+    def run(self, command: Sequence[str], text: str = "", variables: Mapping[str, str] | None = None) -> str:
         """Run a command; return what it printed.
 
         Args:
             command: which no local shell reads.
             text: its input.
+            variables: added to its environment.
 
         Raises:
             SlurmError: the node isn't reached, or the command fails.
         """
         mark = f"tpu slurm {uuid.uuid4().hex[:8]}"
-        line = self.line(["bash", "-c", _SCRIPT, mark, *command])
+        given = [f"{name}={value}" for name, value in (variables or {}).items()]
+        line = self.line(["bash", "-c", _SCRIPT, mark, *(["env", *given] if given else []), *command])
         try:
             done = subprocess.run(
                 line, input=text, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_S,
@@ -163,10 +165,10 @@ class Queue:
             if any(option.partition("=")[0] == "--export" for option in options):
                 rule = "sbatch's own --export may leave out the variables of --env and --secret"
                 raise SlurmError(f"--export: {rule}\n    fix: give all of them by --env, or by --export")
-            line = ["env", *(f"{name}={value}" for name, value in given.items()), *line, "--export=ALL"]
+            line.append("--export=ALL")
         if variables.references:
             text = _started(text, variables)
-        printed = self._login.run([*line, *options], text)
+        printed = self._login.run([*line, *options], text, given)
         id_ = (printed.strip().splitlines() or [""])[-1].partition(";")[0]
         if not JOB.fullmatch(id_):
             raise SlurmError(f"sbatch printed no job: {printed.strip()[:200]!a}")

@@ -223,11 +223,11 @@ def _train(options: argparse.Namespace) -> int:
 def _list(options: argparse.Namespace) -> int:
     from workload.runs.store import open_run
     from workload.train import best
-    from workload.train.stored_steps import FOLDER, list_steps
+    from workload.train.stored_steps import list_steps
 
     store = open_run(options.run)
     steps = list_steps(store)
-    losses = best.read(store, FOLDER, steps.complete)
+    losses = best.read(store, steps.complete)
     chosen = best.choose(losses)
     if options.json:
         listed = {"complete": sorted(steps.complete), "incomplete": sorted(steps.incomplete)}

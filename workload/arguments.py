@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from workload import as_typed
+from workload.errors import Problem
 
 SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/+")
 """Beginning of a URL."""
@@ -51,6 +52,25 @@ def add_set(parser: argparse.ArgumentParser) -> None:
         dest="overrides",
         help="override a setting of the file; repeatable",
     )
+
+
+def chat_problems(options: argparse.Namespace) -> list[Problem]:
+    """Return the problem of `--chat` with a tokenizer that has no template."""
+    if not options.chat or options.tokenizer != "bytes":
+        return []
+    fix = "name the folder of a model that chats, or leave --chat out"
+    return [Problem("--tokenizer", "bytes", "must have a chat template", fix)]
+
+
+def lacking(options: argparse.Namespace, needed: str, *names: str) -> list[Problem]:
+    """Return the problems of options that are given without the one that they belong to."""
+    rule, fix = f"must come with --{needed}", f"add --{needed}, or leave it out"
+    given = {name: getattr(options, name) for name in names}
+    return [
+        Problem(f"--{name.replace('_', '-')}", str(value), rule, fix)
+        for name, value in given.items()
+        if value is not None and value is not False and not getattr(options, needed)
+    ]
 
 
 def add_text(parser: argparse.ArgumentParser) -> None:

@@ -5,6 +5,7 @@ A checkout has them: infra/layers/NAME/Pulumi.yaml, and the root's.
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import yaml
@@ -17,8 +18,9 @@ from infra.settings.sources import part
 _MAIN = "__main__.py"
 
 
+@cache
 def write(root: Path) -> None:
-    """Write the projects, which read their settings at `root`. Raises InfraError where they can't be."""
+    """Write the projects, once, which read their settings at `root`. Raises InfraError if they can't be."""
     folder = root / PROJECTS
     files = {".gitignore": "*\n", _MAIN: part(_MAIN).read_text("utf-8")}
     for layer in registry.layers():

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from infra.publish.cache import cache_dir, key_of, once
 from infra.publish.errors import PublishError
-from infra.settings.sources import PROGRAM, part
+from infra.settings.sources import INSTALLED, PROGRAM, part
 
 __all__ = ["HOST_GLIBC_MINOR", "PYTHON", "build_workload", "locked", "run", "shipped"]
 
@@ -61,13 +61,14 @@ def build_workload(into: Path, project: Path | None = None) -> Path:
     # hatchling leaves times, owners and the machine out when this is set.
     command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(into)]
     with tempfile.TemporaryDirectory(prefix="workload.") as copy:
-        if project is None:  # a copy, since a wheel has the packages and these files in two folders
+        if project is None and INSTALLED:  # a copy: a wheel has the packages and these files in two folders
             for name in _PROJECT:
                 shutil.copyfile(part(name), Path(copy) / name)
             for package in shipped():
                 shutil.copytree(package, Path(copy) / package.name, ignore=shutil.ignore_patterns("*.pyc"))
+            project = Path(copy)
         doing = "building the workload's wheel"
-        run(command, doing, cwd=project or Path(copy), SOURCE_DATE_EPOCH="1580601600")
+        run(command, doing, cwd=project or PROGRAM, SOURCE_DATE_EPOCH="1580601600")
     return next(into.glob("tpu_workload-*.whl"))
 
 

@@ -155,12 +155,13 @@ def test_a_script_that_isnt_there_is_named(
     assert "none: No such file or directory" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("given", [[], ["--env", "A=1"]])
 def test_what_sbatch_refuses_is_its_own_message(
-    node: Node, job: Path, capsys: pytest.CaptureFixture[str]
+    node: Node, job: Path, given: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     message = "sbatch: error: Batch job submission failed: Requested node configuration is not available"
     node.program("sbatch", f"echo '{message}' >&2; exit 1")
-    assert main(["slurm", "submit", "dev", str(job)]) == 1
+    assert main(["slurm", "submit", "dev", str(job), *given]) == 1
     error = capsys.readouterr().err
     assert "sbatch: Batch job submission failed: Requested node configuration is not available" in error
 

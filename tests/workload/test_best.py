@@ -53,9 +53,9 @@ def test_damaged_and_absent_losses_are_left_out(tmp_path: Path) -> None:
     }.items():
         store.write(f"{FOLDER}/{step}/{best.NAME}", content)
     store.write(f"{FOLDER}/6/{best.NAME}", Evaluated(1.5, "a").dump(6))
-    assert best.read(store, FOLDER, range(8)) == {6: Evaluated(1.5, "a")}
+    assert best.read(store, range(8)) == {6: Evaluated(1.5, "a")}
     with pytest.raises(RunError, match=r"no checkpoint has a loss on held-out tokens\n    fix: name a step"):
-        best.require(store, FOLDER, [2, 3])
+        best.require(store, [2, 3])
 
 
 def test_the_best_needs_held_out_tokens() -> None:
@@ -159,5 +159,5 @@ def test_the_best_one_is_kept_durable(tmp_path: Path) -> None:
         copies.saved(step)
         copies.wait()
     copies.end(4)
-    assert best.require(run, FOLDER, [2, 4]) == 2
+    assert best.require(run, [2, 4]) == 2
     assert not (tmp_path / "run" / FOLDER / "3").exists()

@@ -390,6 +390,11 @@ def test_prepare_resumes_after_an_interruption(tmp_path: Path, monkeypatch: pyte
         starts += 1
         assert not (out / "manifest.json").exists()
         (out / "tokens-99999.bin").write_bytes(b"half a shard")
+        progress = json.loads((out / "unfinished.json").read_text())
+        assert progress["shards"]
+        for name in ("longest", "cut"):  # as by a version that knew no conversations
+            del progress[name]
+        (out / "unfinished.json").write_text(json.dumps(progress))
     output: list[str] = []
     prepare([source], out, shard_tokens=700, progress=output.append)
     assert starts == 3

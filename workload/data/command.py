@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from workload import command, print_progress
-from workload.arguments import add_text
+from workload.arguments import add_text, chat_problems, lacking
 from workload.errors import ConfigError, Problem
 
 DESCRIPTION = "Tokenize samples for extraction and split them into streams, one for each worker."
@@ -91,13 +91,7 @@ def _problems(options: argparse.Namespace) -> list[Problem]:
         if value is not None and not low <= value <= high:
             rule = f"must lie between {low} and {high}"
             problems.append(Problem(f"--{name.replace('_', '-')}", str(value), rule, f"e.g. {max(low, 8)}"))
-    if options.chat and options.tokenizer == "bytes":
-        fix = "name the folder of a model that chats, or leave --chat out"
-        problems.append(Problem("--tokenizer", "bytes", "must have a chat template", fix))
-    of_chat, of_arc = ("system", "no_generation_prompt"), ("augmentations", "seed")
-    for name, of in [*((name, "chat") for name in of_chat), *((name, "arc") for name in of_arc)]:
-        value = getattr(options, name)
-        if value is not None and value is not False and not getattr(options, of):
-            rule, fix = f"must come with --{of}", f"add --{of}, or leave it out"
-            problems.append(Problem(f"--{name.replace('_', '-')}", str(value), rule, fix))
+    problems += chat_problems(options)
+    problems += lacking(options, "chat", "system", "no_generation_prompt")
+    problems += lacking(options, "arc", "augmentations", "seed")
     return problems

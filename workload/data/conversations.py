@@ -46,9 +46,7 @@ def encode(samples: Sequence[Sample], tokenizer: Tokenizer, max_tokens: int) -> 
     """
     texts = [sample.content for sample in samples]
     result = []
-    for sample, tokens_L, offsets in zip(
-        samples, tokenizer.encode_alone(texts), tokenizer.offsets(texts), strict=True
-    ):
+    for sample, (tokens_L, offsets) in zip(samples, tokenizer.placed(texts), strict=True):
         marks_L = np.zeros(len(tokens_L), np.uint8)
         for _, begin, end in sample.spans:
             marks_L[(offsets[:, 0] < end) & (offsets[:, 1] > begin)] |= ANSWER
@@ -70,14 +68,14 @@ def encode(samples: Sequence[Sample], tokenizer: Tokenizer, max_tokens: int) -> 
 class Conversations(Folder):
     """Rows of whole conversations of a folder."""
 
-    def __init__(self, folder: Path, sequence_length: int):
+    def __init__(self, folder: Path, sequence_length: int, manifest: Manifest | None = None):
         """Pack them.
 
         Raises:
             DataError: one is longer than a row.
         """
-        super().__init__(folder, sequence_length)
-        manifest, longest = self.manifest, self.manifest.longest
+        super().__init__(folder, sequence_length, manifest)
+        longest = self.manifest.longest
         assert longest
         if longest.tokens > sequence_length + 1:
             rule = f"has {longest.tokens} tokens, an example {sequence_length + 1}"
@@ -87,7 +85,7 @@ class Conversations(Folder):
             )
             raise DataError(f"{folder}: {longest.where}: {rule}\n    fix: {fix}")
         self._marks = [
-            mapped(folder / shard.marks, shard.tokens, np.dtype(np.uint8)) for shard in manifest.shards
+            mapped(folder / shard.marks, shard.tokens, np.dtype(np.uint8)) for shard in self.manifest.shards
         ]
         begins = [_begins(marks) for marks in self._marks]
         ends = [np.append(begin[1:], len(marks)) for begin, marks in zip(begins, self._marks, strict=True)]
@@ -125,5 +123,5 @@ def _begins(marks: NDArray[np.uint8]) -> NDArray[np.int64]:
 
 def open_folder(folder: Path, sequence_length: int) -> Folder:
     """Open a folder of token files, of documents or of conversations."""
-    kind = Conversations if Manifest.read(folder).longest else Dataset
-    return kind(folder, sequence_length)
+    manifest = Manifest.read(folder)
+    return (Conversations if manifest.longest else Dataset)(folder, sequence_length, manifest)

@@ -60,12 +60,13 @@ class Mixture(Examples):
         rows: Rows = {part: np.empty(shape, np.int32) for part in PARTS}
         for number, source in enumerate(self._sources):
             own = np.flatnonzero(chosen == number)
-            for row, slot in zip(
-                own, (cycles[own] * self._shares[number] + self._before[places[own]]).tolist(), strict=True
-            ):
-                read = source.at(range(slot, slot + 1), seed + (number << 32))
-                for part in PARTS:
-                    rows[part][row] = read[part][0]
+            if not len(own):
+                continue
+            # A source's slots within a range follow each other.
+            first = int(cycles[own[0]]) * self._shares[number] + int(self._before[places[own[0]]])
+            read = source.at(range(first, first + len(own)), seed + (number << 32))
+            for part in PARTS:
+                rows[part][own] = read[part]
         return rows
 
 

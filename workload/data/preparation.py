@@ -5,7 +5,7 @@ import shlex
 from pathlib import Path
 
 from workload import command, print_progress
-from workload.arguments import add_text, local
+from workload.arguments import add_text, chat_problems, lacking, local
 from workload.errors import ConfigError, Problem
 
 DESCRIPTION = "Pack text, JSON lines or Parquet into token files, deterministically."
@@ -79,15 +79,7 @@ def main(options: argparse.Namespace) -> int:
 
 def _problems(options: argparse.Namespace) -> list[Problem]:
     """Return the problems of the options."""
-    problems = []
-    if options.chat and options.tokenizer == "bytes":
-        fix = "name the folder of a model that chats, or leave --chat out"
-        problems.append(Problem("--tokenizer", "bytes", "must have a chat template", fix))
-    for name in ("system", "truncate"):
-        value = getattr(options, name)
-        if value is not None and not options.chat:
-            rule, fix = "must come with --chat", "add --chat, or leave it out"
-            problems.append(Problem(f"--{name}", str(value), rule, fix))
+    problems = [*chat_problems(options), *lacking(options, "chat", "system", "truncate")]
     if options.truncate is not None and options.truncate < 2:
         problems.append(Problem("--truncate", str(options.truncate), "must be at least 2", "e.g. 8193"))
     return problems

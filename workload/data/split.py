@@ -173,7 +173,7 @@ def _roles(
 ) -> NDArray[np.uint8]:
     """Return the number of each token's role, 0 between messages; add roles of messages to `known`."""
     roles_L = np.zeros(len(tokens), np.uint8)
-    begins_L = tokenizer.offsets([sample.content])[0][:, 0] if sample.spans else np.zeros(0)
+    begins_L = tokenizer.placed([sample.content])[0][1][:, 0] if sample.spans else np.zeros(0)
     for role, begin, end in sample.spans if len(begins_L) == len(tokens) else ():
         if role in known or (len(known) < _MOST_ROLES and role.isprintable()):
             number = known.setdefault(role, len(known) + 1)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _FILE, _CONFIG, _MAP = "chat_template.jinja", "tokenizer_config.json", "special_tokens_map.json"
 _MARKS = ("\ue002", "\ue003")  # private to this module: begin and end of an answer
+_MARK = re.compile(f"[{''.join(_MARKS)}]")
 # Variables of a template; undefined if the tokenizer lacks the token.
 _TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 ASSISTANT = "assistant"
@@ -112,14 +113,9 @@ class Template:
             if not (messages[n].get("content") or "").strip() and not messages[n].get("tool_calls"):
                 raise ConversationError(f"has an empty answer: message {n + 1}")
         if self._marked:
-            parts = re.split("([" + "".join(_MARKS) + "])", self._rendered(self._marked, messages, False))
-            at, ends = 0, []
-            for part in parts:
-                if part in _MARKS:
-                    ends.append(at)
-                else:
-                    at += len(part)
-            if "".join(part for part in parts if part not in _MARKS) == text and ends:
+            marked = self._rendered(self._marked, messages, False)
+            ends = [mark.start() - n for n, mark in enumerate(_MARK.finditer(marked))]
+            if ends and len(ends) % 2 == 0 and _MARK.sub("", marked) == text:
                 return list(zip(ends[::2], ends[1::2], strict=True))
             raise ConversationError("has no answer in the template's blocks {% generation %}")
         spans = []

@@ -57,8 +57,8 @@ class Tokenizer(Protocol):
     def encode_alone(self, texts: Sequence[str]) -> list[NDArray[np.uint32]]:
         """Return each text's tokens as a model's input: with the begin of a document, without the end."""
 
-    def offsets(self, texts: Sequence[str]) -> list[NDArray[np.int64]]:
-        """Return the characters at which each token of `encode_alone` begins and ends."""
+    def placed(self, texts: Sequence[str]) -> list[tuple[NDArray[np.uint32], NDArray[np.int64]]]:
+        """Return the tokens of `encode_alone`, and the characters at which each begins and ends."""
 
 
 class Bytes:
@@ -79,11 +79,12 @@ class Bytes:
         """See `Tokenizer.encode_alone`."""
         return [np.frombuffer(text.encode(), np.uint8).astype(np.uint32) for text in texts]
 
-    def offsets(self, texts: Sequence[str]) -> list[NDArray[np.int64]]:
-        """See `Tokenizer.offsets`."""
+    def placed(self, texts: Sequence[str]) -> list[tuple[NDArray[np.uint32], NDArray[np.int64]]]:
+        """See `Tokenizer.placed`."""
         sizes = [[len(character.encode()) for character in text] for text in texts]
         begins = [np.repeat(np.arange(len(widths)), widths) for widths in sizes]
-        return [np.stack([begin, begin + 1], axis=1) for begin in begins]
+        places = [np.stack([begin, begin + 1], axis=1) for begin in begins]
+        return list(zip(self.encode_alone(texts), places, strict=True))
 
 
 class HuggingFace:
@@ -186,10 +187,13 @@ class HuggingFace:
         encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=not self._templated)
         return [np.asarray(entry.ids, np.uint32) for entry in encodings]
 
-    def offsets(self, texts: Sequence[str]) -> list[NDArray[np.int64]]:
-        """See `Tokenizer.offsets`."""
+    def placed(self, texts: Sequence[str]) -> list[tuple[NDArray[np.uint32], NDArray[np.int64]]]:
+        """See `Tokenizer.placed`."""
         encodings = self._tokenizer.encode_batch(list(texts), add_special_tokens=not self._templated)
-        return [np.asarray(encoding.offsets, np.int64).reshape(-1, 2) for encoding in encodings]
+        return [
+            (np.asarray(entry.ids, np.uint32), np.asarray(entry.offsets, np.int64).reshape(-1, 2))
+            for entry in encodings
+        ]
 
 
 def open_tokenizer(name: str, end: str = "", templated: bool = False) -> Tokenizer:

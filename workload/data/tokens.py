@@ -172,8 +172,9 @@ class Examples(ABC):
 class Folder(Examples):
     """Examples of a folder of token files, mapped into memory."""
 
-    def __init__(self, folder: Path, sequence_length: int):
-        self.folder, self.manifest, self.sequence_length = folder, Manifest.read(folder), sequence_length
+    def __init__(self, folder: Path, sequence_length: int, manifest: Manifest | None = None):
+        self.folder, self.sequence_length = folder, sequence_length
+        self.manifest = manifest or Manifest.read(folder)
         self._shards = [
             mapped(folder / shard.file, shard.tokens, self.manifest.dtype) for shard in self.manifest.shards
         ]
@@ -200,8 +201,8 @@ class Folder(Examples):
 class Dataset(Folder):
     """Windows of a folder of documents."""
 
-    def __init__(self, folder: Path, sequence_length: int):
-        super().__init__(folder, sequence_length)
+    def __init__(self, folder: Path, sequence_length: int, manifest: Manifest | None = None):
+        super().__init__(folder, sequence_length, manifest)
         windows = [max(0, shard.tokens - 1) // sequence_length for shard in self.manifest.shards]
         self._ends = list(accumulate(windows))
         if not self._ends or not self._ends[-1]:

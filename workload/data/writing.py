@@ -69,8 +69,10 @@ def resumed(out: Path, key: str) -> Done:
             fix = "call with the same arguments and sources as before to continue, or name a new folder"
             raise DataError(f"--out {out}: holds {was}\n    fix: {fix}")
         if progress["shards"]:
-            shards, longest = [Shard(**shard) for shard in progress["shards"]], Longest(**progress["longest"])
-            done = Done(progress["documents"], progress["offset"], shards, longest, progress["cut"])
+            shards = [Shard(**shard) for shard in progress["shards"]]
+            # Versions that knew no conversations wrote neither of the last two.
+            longest, cut = Longest(**progress.get("longest", {})), progress.get("cut", 0)
+            done = Done(progress["documents"], progress["offset"], shards, longest, cut)
         known = {name for shard in done.shards for name in (shard.file, shard.marks)} | {PROGRESS}
         for path in out.iterdir():
             if path.name not in known:

@@ -3,12 +3,10 @@
 
 from typing import Any, Protocol
 
-from workload import folders
 from workload.model.architecture import Architecture
 from workload.model.decoder import Params
 from workload.model.generation import Generation
 from workload.train import base
-from workload.train.base import Checkpoint, Folder
 
 
 class Weights(Protocol):
@@ -47,6 +45,4 @@ def find(weights: str, root: str | None) -> Weights:
         ConfigError: a run without a step, or without a known place.
         RunError: there is no such run.
     """
-    if not weights.startswith("run:"):
-        return Folder(folders.of_setting("model.weights", weights))
-    return Checkpoint(*base.find("model.weights", weights, root))
+    return base.named(weights, "model.weights", root)

@@ -116,7 +116,7 @@ def _manifest(plan: Plan, parts: Sequence[Part]) -> dict[str, Any]:
         "dtype": token_dtype(tokenizer.vocab_size).str,
         "documents": sum(part.documents for part in parts),
         "tokens": sum(part.token_count for part in parts),
-        "shards": [vars(shard) for shard in shards],
+        "shards": [shard.content() for shard in shards],
         "run": plan.run,
         **plan.decides(),
         "input_files": len(plan.inputs),

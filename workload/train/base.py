@@ -19,13 +19,14 @@ import jax
 
 from settings_schema import foreign
 from workload import command, folders
-from workload.errors import ConfigError, Problem, StoreError, WeightsError
+from workload.errors import ConfigError, Problem, WeightsError
 from workload.model import adapters, decoder, huggingface
 from workload.model.architecture import Architecture
 from workload.model.decoder import Params
 from workload.model.generation import Generation
 from workload.modules.config import ModuleConfig
 from workload.runs import location
+from workload.runs.errors import MissingObjectError
 from workload.runs.store import Store, open_run
 from workload.train import best, optimizer
 from workload.train.config import Config
@@ -70,20 +71,20 @@ def pinned(name: str, own: Store) -> str:
     try:
         exact = foreign.group(foreign.parse(own.read(location.RECORD)), "exact")
         begun = foreign.text(foreign.group(exact, "train"), "init_from")
-    except (StoreError, ValueError):
+    except (MissingObjectError, ValueError):
         begun = ""
     return begun if begun.rpartition("@")[0] == run else f"{run}@{find(KEY, name)[1]}"
 
 
-def named(name: str) -> "Folder | Checkpoint":
-    """Return the weights that `train.init_from` names.
+def named(name: str, key: str = KEY, root: str | None = None) -> "Folder | Checkpoint":
+    """Return the weights that a setting names; see `find`.
 
     Raises:
         ConfigError, RunError: see `find`; or a folder outside the mounted bucket.
     """
     if name.startswith("run:"):
-        return Checkpoint(*find(KEY, name))
-    return Folder(folders.of_setting(KEY, name))
+        return Checkpoint(*find(key, name, root))
+    return Folder(folders.of_setting(key, name))
 
 
 @dataclass(frozen=True)
@@ -168,7 +169,8 @@ class Checkpoint:
 
     @property
     def sha256(self) -> str:
-        """Identity of its parameters."""
+        """Identity of its parameters. Raises RunError if the step isn't complete."""
+        self.check()
         return hashlib.sha256(json.dumps(self.identity(), sort_keys=True).encode()).hexdigest()
 
     @property
@@ -191,7 +193,8 @@ class Checkpoint:
         complete_step(self.store, self.step)
 
     def load(self, model: Architecture | ModuleConfig, abstract: Params) -> Params:
-        """See `Past.params`."""
+        """See `check` and `Past.params`."""
+        self.check()
         return self.past.params(self.step, abstract)
 
     def state(self, abstract: Any) -> Any:

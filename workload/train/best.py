@@ -14,6 +14,7 @@ from settings_schema.foreign import ForeignError
 from workload.errors import RunError
 from workload.runs.errors import MissingObjectError
 from workload.runs.store import Store
+from workload.train.stored_steps import FOLDER
 
 NAME = "eval.json"
 BEST = "best"
@@ -33,12 +34,12 @@ class Evaluated:
         return (json.dumps(content) + "\n").encode()
 
 
-def read(store: Store, folder: str, steps: Iterable[int]) -> dict[int, Evaluated]:
-    """Read the losses of complete steps in `folder`; steps without one, or a damaged one, are left out."""
+def read(store: Store, steps: Iterable[int]) -> dict[int, Evaluated]:
+    """Read the losses of complete steps; steps without one, or a damaged one, are left out."""
     losses = {}
     for step in steps:
         try:
-            content = foreign.parse(store.read(f"{folder}/{step}/{NAME}"))
+            content = foreign.parse(store.read(f"{FOLDER}/{step}/{NAME}"))
             loss = float.fromhex(foreign.text(content, "loss_hex"))
             losses[step] = Evaluated(loss, foreign.text(content, "of"))
         except (MissingObjectError, ForeignError, ValueError, OverflowError):
@@ -63,13 +64,13 @@ def improves(new: Evaluated, evaluated: Iterable[Evaluated]) -> bool:
     return math.isfinite(new.loss) and new.loss < min(earlier, default=math.inf)
 
 
-def require(store: Store, folder: str, steps: Iterable[int]) -> int:
-    """Return the best of the complete steps in `folder`.
+def require(store: Store, steps: Iterable[int]) -> int:
+    """Return the best of the complete steps.
 
     Raises:
         RunError: none was saved with an evaluation.
     """
-    step = choose(read(store, folder, steps))
+    step = choose(read(store, steps))
     if step is None:
         fix = "name a step; or train with observe.eval_path and checkpoint.keep_best = true"
         raise RunError(f"{store.url}: no checkpoint has a loss on held-out tokens\n    fix: {fix}")

@@ -213,7 +213,7 @@ class Checkpoints:
             refuse_lost_markers(self._store, steps.incomplete)
         for step in steps.incomplete:
             self._remove(step)
-        known = best.read(self._store, FOLDER, steps.complete) if self._config.keep_best else {}
+        known = best.read(self._store, steps.complete) if self._config.keep_best else {}
         evaluated = [(step, loss.loss.hex(), loss.of) for step, loss in known.items()]
         return {"complete": steps.complete, "incomplete": steps.incomplete, "evaluated": evaluated}
 

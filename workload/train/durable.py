@@ -85,7 +85,9 @@ class DurableCopies:
         if self._alone:
             return
         self.wait()
-        if self._keep_best and (chosen := _best(self.steps)):
+        if self._keep_best and (
+            chosen := best.choose(best.read(self.steps, list_steps(self.steps).complete))
+        ):
             self._keep_step(chosen)
         self._keep_step(step)
 
@@ -104,18 +106,15 @@ class DurableCopies:
         if step not in list_steps(self._run).complete:
             _copy_step(self.steps, self._run, step)
         self._note(step)
-        kept = _best(self._run) if self._keep_best else None
-        for old in list_steps(self._run).complete[: -self._keep]:
+        complete = list_steps(self._run).complete
+        kept = best.choose(best.read(self._run, complete)) if self._keep_best else None
+        for old in complete[: -self._keep]:
             if old != kept:
                 remove_step(self._run, old)
 
     def _note(self, step: int) -> None:
         self._due = time.monotonic() + self._every_s
         self._run.write(NOTE, json.dumps({"step": step, "time": time.time()}).encode())
-
-
-def _best(store: Store) -> int | None:
-    return best.choose(best.read(store, FOLDER, list_steps(store).complete))
 
 
 def _copy_step(source: Store, target: Store, step: int) -> None:

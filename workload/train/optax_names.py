@@ -95,17 +95,14 @@ def problems(settings: OptimizerConfig) -> list[Problem]:
         return [_unknown(settings.name)]
     known, violations = _arguments(made), []
     free = {key: item for key, item in known.items() if _kind(key, item) is not None}
+    own = {RATE: RATE, **(ADAMW if settings.name == "adamw" else {})}
     for key, value in settings.options.items():
         path = f"optimizer.options.{key}"
-        if settings.name == "adamw" and key in ADAMW:
-            fix = f"set optimizer.{ADAMW[key]} instead"
+        if key in own:
+            fix = f"set optimizer.{own[key]} instead"
             violations.append(Problem(path, shown(value, False), "has a setting of its own", fix))
         elif key in free:
             violations += _of_value(path, key, free[key], value)
-        elif key == RATE:
-            violations.append(
-                Problem(path, shown(value, False), "has a setting of its own", f"set optimizer.{RATE}")
-            )
         elif key in known:
             rule = "isn't a number, a truth value or a text: a file can't set it"
             violations.append(Problem(path, shown(value, False), rule, "remove it"))
@@ -230,4 +227,5 @@ def nodes(state: Any) -> list[Any]:
     if not isinstance(state, tuple | list | dict):
         return []
     inner = state.values() if isinstance(state, dict) else state
-    return [state, *(node for part in inner for node in nodes(part))]
+    own = [state] if hasattr(state, "_fields") else []
+    return [*own, *(node for part in inner for node in nodes(part))]

@@ -54,11 +54,7 @@ def size_bytes(tree: Any) -> int:
 
 def finished(opt_state: Any) -> Array:
     """Return the number of finished updates that an optimizer's state counts, for its schedule if it can."""
-    counting = [
-        node
-        for node in optax_names.nodes(opt_state)
-        if hasattr(node, "_asdict") and "count" in node._asdict()
-    ]
+    counting = [node for node in optax_names.nodes(opt_state) if "count" in node._fields]
     count: Array = next(filter(_counts, counting), counting[0]).count
     return count
 

@@ -37,7 +37,6 @@ class Past:
 
     store: Store
     exact: dict[str, Any]  # settings that determine the losses, by section
-    sha256: str  # of the settings that determine the losses
     model: Architecture | ModuleConfig
     optimizer: OptimizerConfig
     generation: Generation
@@ -67,13 +66,15 @@ class Past:
         if problems:
             listed = "\n  ".join(map(str, problems))
             raise RunError(f"{store.url}/{location.RECORD}: not written by this version\n  {listed}")
-        sha256 = hashlib.sha256(json.dumps(exact, sort_keys=True).encode()).hexdigest()
         length = {"longest": exact["data"]["sequence_length"]}
         generation = Generation.read(length | written.get("generation", {}))
         base = exact.get("train", {}).get("init_from", "")
-        return cls(
-            store, exact, sha256, model, optimizer, generation, lora, base, exact.get("base_sha256", "")
-        )
+        return cls(store, exact, model, optimizer, generation, lora, base, exact.get("base_sha256", ""))
+
+    @property
+    def sha256(self) -> str:
+        """Digest of the settings that determine the losses."""
+        return hashlib.sha256(json.dumps(self.exact, sort_keys=True).encode()).hexdigest()
 
     @property
     def architecture(self) -> Architecture:
@@ -141,22 +142,20 @@ class Past:
         placed = jax.tree.map(
             lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=device), abstract
         )
-        state = self._restore(step, placed, partial=not whole_state, strict=True)
-        self._compare(step, state, read_checksums(self.store, step))
-        return state
+        return self.state(step, placed)
 
     def optimizer_shapes(self, params: Any) -> Any:
         """Return the shapes of the optimizer's state for such parameters."""
         return jax.eval_shape(build(Config(optimizer=self.optimizer)).init, params)
 
     def state(self, step: int, abstract: Any) -> Any:
-        """Restore the whole state as `abstract` places it.
+        """Restore the state, or its parameters alone, as `abstract` places it.
 
         Raises:
             RunError: it can't be read.
         """
         known = read_checksums(self.store, step)
-        state = self._restore(step, abstract, partial=False, strict=True)
+        state = self._restore(step, abstract, partial="opt_state" not in abstract, strict=True)
         self._compare(step, state, known)
         return state
 
@@ -222,7 +221,7 @@ def complete_step(store: Store, step: int | str | None) -> int:
     """
     complete = list_steps(store).complete
     if step == best.BEST:
-        return best.require(store, FOLDER, complete)
+        return best.require(store, complete)
     if not complete or (step is not None and step not in complete):
         desired = "no complete checkpoint" if step is None else f"no complete checkpoint {step}"
         raise RunError(

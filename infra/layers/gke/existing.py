@@ -18,13 +18,7 @@ _TPU_MACHINES = "ct"
 
 def existing_cluster(settings: Settings, opts: pulumi.ResourceOptions) -> gcp.container.Cluster:
     """Return the cluster, read as a resource that the stack doesn't own: no destroy deletes it."""
-    return gcp.container.Cluster.get("existing", cluster_id(settings), opts=opts)
-
-
-def cluster_id(settings: Settings) -> str:
-    """Return the cluster's id at Google."""
-    name = settings[GkeSettings].cluster_name
-    return f"projects/{settings.project}/locations/{pools.region(settings)}/clusters/{name}"
+    return gcp.container.Cluster.get("existing", pools.cluster_id(settings), opts=opts)
 
 
 def checked_name(
@@ -38,7 +32,7 @@ def checked_name(
     def check(read: dict[str, Any]) -> str:
         misses = [f"{problem}\n    fix: {fix}" for problem, fix in _misses(settings, read)]
         if misses:
-            refused = f"gke:existingCluster: {cluster_id(settings)} can't be used as it is:"
+            refused = f"gke:existingCluster: {pools.cluster_id(settings)} can't be used as it is:"
             raise pulumi.RunError("\n".join((refused, *misses)))
         return settings[GkeSettings].cluster_name
 

@@ -34,8 +34,7 @@ def _buckets(settings: Settings) -> Iterator[Named]:
 
 
 def _at_google(settings: Settings) -> dict[str, str]:
-    place = f"projects/{settings.project}/locations/{pools.region(settings)}"
-    id_ = f"{place}/clusters/{settings[GkeSettings].cluster_name}"
+    id_ = pools.cluster_id(settings)
     own = [] if settings[GkeSettings].existing_cluster else [id_]
     names = [*own, *(f"{id_}/nodePools/{pool.name}" for pool in pools.pools(settings))]
     return {name: f"https://container.googleapis.com/v1/{name}" for name in names}

@@ -101,6 +101,12 @@ def region(settings: Settings) -> str:
     return settings[GkeSettings].region or settings[StorageSettings].location
 
 
+def cluster_id(settings: Settings) -> str:
+    """Return the cluster's id at Google."""
+    name = settings[GkeSettings].cluster_name
+    return f"projects/{settings.project}/locations/{region(settings)}/clusters/{name}"
+
+
 def may_reach_any_host(settings: Settings) -> bool:
     """Return False if nodes reach Google's hosts alone; of somebody else's network it isn't known."""
     network = settings[NetworkSettings]

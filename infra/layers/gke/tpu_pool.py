@@ -7,7 +7,7 @@ from google_facts import gke_pools
 from infra.core.guard import PODS, Living
 from infra.layers.gke.cluster import node_defaults
 from infra.layers.gke.identity import NodeIdentity
-from infra.layers.gke.pools import QUEUED, SPOT, Pool, region
+from infra.layers.gke.pools import QUEUED, SPOT, Pool, cluster_id, region
 from infra.layers.gke.settings import GkeSettings
 from infra.settings.schema import Settings
 
@@ -62,12 +62,11 @@ class TpuPool(pulumi.ComponentResource):
                 ignore_changes=["initialNodeCount"],
             ),
         )
-        place = f"projects/{settings.project}/locations/{region(settings)}/clusters/{desired.cluster_name}"
         Living(
             PODS,
             settings.project,
             settings.environment,
-            {"cluster": place, "pool": pool.name, "id": self.pool.id},
+            {"cluster": cluster_id(settings), "pool": pool.name, "id": self.pool.id},
             [self.pool],
             pool.name,
         )

@@ -14,16 +14,17 @@ from infra.layers.storage.outputs import StorageOutputs
 from infra.layers.storage.settings import SECONDS_PER_DAY, StorageSettings
 from infra.settings.schema import Settings
 
+_PATH = "storage:bucketName"
 SETTLED_LATER = ("lifecycleRules", "labels")
 """Properties that an import leaves as they are, and the next update writes."""
 
 
 def require_fit(
-    settings: Settings, path: str, name: str, kept: StorageSettings, provider: pulumi.ProviderResource
+    settings: Settings, switch: str, name: str, kept: StorageSettings, provider: pulumi.ProviderResource
 ) -> bool:
     """Return True if the bucket is to be imported now, False if the stack has it.
 
-    `path`: the setting that names it. Raises SettingsError with everything in which the bucket differs.
+    `switch`: the setting that imports it. Raises SettingsError with everything in which the bucket differs.
     """
     own = {upstream.known(StorageOutputs, field) for field in ("bucket_name", "steps_bucket_name")}
     if name in own:
@@ -34,15 +35,15 @@ def require_fit(
         )
     except Exception as error:  # the engine raises no narrower type
         rule = "it is there, and you may get it (storage.buckets.get)"
-        problems = [Problem(path, f"{name}, which can't be looked up: {error}", rule, f"remove {path}")]
+        problems = [Problem(_PATH, f"{name}, which can't be looked up: {error}", rule, f"remove {switch}")]
     else:
-        problems = list(_differences(path, name, kept, bucket))
+        problems = list(_differences(name, kept, bucket))
     if problems:
         raise SettingsError(f"Pulumi.{settings.environment}.yaml", problems)
     return True
 
 
-def _differences(path: str, name: str, kept: StorageSettings, bucket: Any) -> Iterator[Problem]:
+def _differences(name: str, kept: StorageSettings, bucket: Any) -> Iterator[Problem]:
     update = f"gcloud storage buckets update gs://{name}"
     folders = bool(_first(bucket.hierarchical_namespaces, "enabled"))
     versions = bool(_first(bucket.versionings, "enabled"))
@@ -62,14 +63,14 @@ def _differences(path: str, name: str, kept: StorageSettings, bucket: Any) -> It
          f"{update} --uniform-bucket-level-access"),
         ("public access prevention", bucket.public_access_prevention, "enforced",
          f"{update} --public-access-prevention"),
-        ("versioning", versions, kept.versioning and not kept.hierarchical_namespace,
+        ("versioning", versions, kept.versioning,
          f"{update} --{on}versioning"),
         ("soft delete, seconds", deleted, kept_s, f"{update} --soft-delete-duration={kept_s}s"),
         ("key", key, kept.kms_key, f"{update} {key_option}"),
     ):  # fmt: skip
         if present != desired:
             rule = f"it is taken over as the settings have it: {desired}"
-            yield Problem(path, f"{name}, {what} {present}", rule, fix)
+            yield Problem(_PATH, f"{name}, {what} {present}", rule, fix)
 
 
 def _first(parts: Any, field: str) -> Any:

@@ -29,11 +29,15 @@ def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]
     services = ProjectServices(settings, pulumi.ResourceOptions(provider=provider))
     opts = pulumi.ResourceOptions(provider=provider, depends_on=services.services)
     plain = replace(desired, storage_class="STANDARD", versioning=False, hierarchical_namespace=False)
-    bucket = _protected(settings, desired.bucket_name, desired, opts, desired.import_bucket)
+    bucket = _protected(
+        settings, desired.bucket_name, desired, opts, desired.import_bucket, "storage:importBucket"
+    )
     # Where running jobs save, every few minutes, and remove what is too old: kept for three weeks, that
     # would be hundreds of terabytes. STANDARD, because other classes bill an object for a month at least.
     gone = replace(plain, noncurrent_version_days=1, unfinished_upload_days=1, soft_delete_days=0)
-    steps = _protected(settings, steps_bucket(settings), gone, opts, desired.import_steps_bucket)
+    steps = _protected(
+        settings, steps_bucket(settings), gone, opts, desired.import_steps_bucket, "storage:importStepsBucket"
+    )
     written = {desired.bucket_name: bucket, steps_bucket(settings): steps}
     identity = TrainingIdentity(settings, written, opts)
     controllers = ControllerBucket(controller_bucket(settings), plain, opts).bucket
@@ -61,10 +65,15 @@ def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]
 
 
 def _protected(
-    settings: Settings, name: str, kept: StorageSettings, opts: pulumi.ResourceOptions, imported: bool
+    settings: Settings,
+    name: str,
+    kept: StorageSettings,
+    opts: pulumi.ResourceOptions,
+    imported: bool,
+    switch: str,
 ) -> gcp.storage.Bucket:
     """Declare a bucket, or take over the one of that name, which was compared with the settings first."""
     provider = opts.provider
     assert provider is not None, "a layer's resources name theirs"
-    now = imported and existing.require_fit(settings, "storage:bucketName", name, kept, provider)
+    now = imported and existing.require_fit(settings, switch, name, kept, provider)
     return ProtectedBucket(name, kept, opts, import_existing=imported, import_now=now).bucket

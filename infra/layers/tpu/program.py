@@ -38,11 +38,9 @@ def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]
     network = upstream.read(NetworkOutputs, settings)
     data = settings.get(DataSettings)
     disks = upstream.read(DataOutputs, settings) if data and data.snapshot else None
-    place_of = _places(settings, storage, network, disks)
-    placed = [(node, place_of(node)) for node in desired if node.member is None]
-    mark = StackMark()
     opts = pulumi.ResourceOptions(provider=provider)
-    slices = [_slice(settings, node, place, storage, opts) for node, place in placed]
+    slices = named_slices(settings, storage, network, disks, opts)
+    mark = StackMark()
     published = settings[TpuSettings].bundle
     return TpuOutputs(
         slices=pulumi.Output.from_input(
@@ -61,10 +59,13 @@ def named_slices(
     disks: DataOutputs | None = None,
     opts: pulumi.ResourceOptions | None = None,
 ) -> list[TpuSlice]:
-    """Declare the slices of `tpu:slices` that are no fleets, on resources of this or of other stacks."""
+    """Declare the slices of `tpu:slices` that are no fleets, on resources of this or of other stacks.
+
+    All are placed before any is declared.
+    """
     place_of = _places(settings, storage, network, disks)
-    named = (node for node in nodes(settings) if node.member is None)
-    return [_slice(settings, node, place_of(node), storage, opts) for node in named]
+    placed = [(node, place_of(node)) for node in nodes(settings) if node.member is None]
+    return [_slice(settings, node, place, storage, opts) for node, place in placed]
 
 
 def _slice(

@@ -124,6 +124,8 @@ def test_the_trainer_reads_the_shards_unchanged(
     reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DATA_DIR", str(reference))
+    shards = json.loads((reference / "manifest.json").read_text())["shards"]
+    assert {*shards[0]} == {"file", "tokens", "sha256"}, "as earlier versions of the trainer take them"
     settings = {
         "train.steps": 2,
         "train.batch_size": 8,

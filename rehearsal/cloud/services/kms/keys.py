@@ -136,7 +136,6 @@ ENTRY = Entry(
             omit=("create", "patch", "delete"),
             verbs={"destroy": Verb(_destroy)},
             not_found=_WORDS[0],
-            exists=_WORDS[1],
         ),
     ),
     package="google.cloud.kms.v1",

@@ -90,9 +90,13 @@ class Store:
         return self._generation
 
     def require_write(self, principal: str, bucket: str, name: str) -> None:
-        """ApiError 403 unless they may write this name: create, and delete too if that overwrites."""
+        """ApiError 403 unless they may write this name: create, and delete too if that overwrites.
+
+        404 for a bucket that isn't there, whoever asks.
+        """
+        objects = self.objects(bucket)
         self.require(principal, "storage.objects.create", bucket, name)
-        if self.objects(bucket).live(name) is not None:
+        if objects.live(name) is not None:
             self.require(principal, "storage.objects.delete", bucket, name)
 
     def require(self, principal: str, permission: str, bucket: str, name: str) -> None:

@@ -116,7 +116,8 @@ def test_a_bucket_that_differs_is_not_taken_over(
 
 
 def test_a_bucket_that_is_not_there_is_not_taken_over() -> None:
-    with pytest.raises(pulumi.RunError, match=f"{NAME}, which can't be looked up"):
+    message = rf"(?s){NAME}, which can't be looked up.*fix: remove storage:importBucket\b"
+    with pytest.raises(pulumi.RunError, match=message):
         run("storage", {"storage:importBucket": True}, raw_location="")
 
 

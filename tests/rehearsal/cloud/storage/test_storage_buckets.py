@@ -201,6 +201,9 @@ class TestAccess:
 
     def test_a_missing_bucket_is_a_404_to_everybody(self, front: Front) -> None:
         assert front.request("GET", "b/none-such/o", principal=self.READER).status == 404
+        query = {"uploadType": "media", "name": "a"}
+        path = "/upload/storage/v1/b/none-such/o"
+        assert front.request("POST", path, b"x", principal=self.READER, **query).status == 404
 
 
 def grant(front: Front, bucket: str, role: str, member: str, condition: dict[str, str] | None = None) -> None:
