@@ -11,7 +11,8 @@ from infra.errors import Problem
 from infra.layers.data.settings import DataSettings
 from infra.layers.gke.pools import pools
 from infra.layers.gke.settings import GkeSettings, of_the_cluster
-from infra.layers.queue.images import is_mirrored, unreachable
+from infra.layers.network.images import unreachable
+from infra.layers.queue.images import is_mirrored
 from infra.layers.queue.kueue import flavor
 from infra.layers.queue.settings import QueueSettings
 from infra.layers.queue.team import planned_pools, teams

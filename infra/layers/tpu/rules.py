@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from infra.catalog import region_of
 from infra.core.layer import up_command
 from infra.errors import Problem
+from infra.layers.network.images import unreachable
+from infra.layers.storage.images import undeclared
 from infra.layers.storage.settings import StorageSettings
 from infra.settings import commands
 from infra.settings.schema import ADDED_SLICES, FleetSettings, Relation, Settings
@@ -52,6 +54,14 @@ def _secrets(settings: Settings, given: set[str]) -> Iterator[Problem]:
     known, up = settings[StorageSettings].secrets, up_command("storage", settings.environment)
     for i, slice_ in enumerate(() if ADDED_SLICES in given else settings[TpuSettings].slices):
         yield from slice_.variables.undeclared(f"tpu:slices[{i}].secrets", known, up)
+
+
+def _images(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    for i, slice_ in enumerate(settings[TpuSettings].slices):
+        if slice_.image:
+            yield from unreachable(settings, f"tpu:slices[{i}].image", slice_.image)
+        if slice_.image and ADDED_SLICES not in given:  # `tpu run` looks its own up
+            yield from undeclared(settings, f"tpu:slices[{i}].image", slice_.image)
 
 
 def _unique_names(settings: Settings, given: set[str]) -> Iterator[Problem]:
@@ -153,6 +163,16 @@ RULES: tuple[Relation, ...] = (
     (("storage:location", "storage:allowCrossRegion"), _location),
     (("tpu:additionalZones",), _known_zones),
     (("storage:secrets", "tpu:slices[].secrets"), _secrets),
+    (
+        (
+            "gcp:project",
+            "network:cloudNat",
+            "network:existingNetwork",
+            "storage:repositories",
+            "tpu:slices[].image",
+        ),
+        _images,
+    ),
     (("tpu:slices[].name",), _unique_names),
     (("tpu:slices[].count", "tpu:slices[].firstWorkerId"), _unique_nodes),
     (("tpu:slices[].count", "tpu:slices[].multislice", "tpu:slices[].run"), _one_writer),

@@ -17,7 +17,7 @@ from infra.layers.data.settings import DataSettings
 from infra.layers.gke import pools
 from infra.layers.gke.pools import Pool
 from infra.layers.gke.settings import GkeSettings
-from infra.layers.queue.images import unreachable
+from infra.layers.network.images import unreachable
 from infra.layers.queue.jobs.jobset import Claim, Job
 from infra.layers.queue.kueue import PRIORITIES, Team, flavor
 from infra.layers.queue.namespace import CHECKPOINTS, data_claim
