@@ -75,7 +75,7 @@ _ANY_BUNDLE = "0" * 64  # the settings are checked before a bundle exists
 @click.option("--requirements", type=click.Path(path_type=Path), metavar="FILE",
               help="Packages; default: requirements.txt of the folder, or inline metadata.")  # fmt: skip
 @click.option("--image", metavar="IMAGE@sha256:…",
-              help="Container image with Python and packages; without PROGRAM the command is after --.")  # fmt: skip
+              help="Container image, with Python and packages of its own.")  # fmt: skip
 @variables.options
 @click.option("--stop-when-done", is_flag=True, help="Delete the slice when the program has ended.")
 @click.option("--replace", is_flag=True, help="Take a slice of this name over from another program.")

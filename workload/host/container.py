@@ -31,7 +31,7 @@ _OF_HOST = frozenset({
 })  # fmt: skip
 # A barrier that begins before a slow host has pulled its image would time out: the boot pulls.
 _PULL = ("docker", "pull", "--quiet")
-# /mnt's mounts come and go with gcsfuse: `rshared`. Output is in the journal, hence no second log on the disk.
+# /mnt's mounts come and go with gcsfuse: rshared. The journal has the output: no second log fills the disk.
 _RUN = (
     "docker", "run", "--rm", "--init", f"--name={NAME}", "--pull=never", "--privileged", "--network=host",
     "--ipc=host", "--ulimit=memlock=-1", "--ulimit=nofile=1048576", "--ulimit=core=0", "--log-driver=none",
