@@ -22,6 +22,7 @@ from workload.host.metadata import access_token
 NAME = "tpu-job"
 _INTERPRETERS = ("bash", "python", "python3", "sh")
 _OF_REGISTRIES = ("-docker.pkg.dev", ".gcr.io")
+_MEMORY = "/run"
 _PUBLIC = "mirror.gcr.io"
 _MISSING = 127  # https://docs.docker.com/engine/containers/run/#exit-status
 # Of systemd's service and this host, not of the program.
@@ -62,14 +63,10 @@ def prepare(image: str, words: Sequence[str]) -> str:
 
 
 def _pull(image: str) -> None:
-    with tempfile.TemporaryDirectory(dir="/run", prefix="tpu-pull.") as folder:
-        host = image.partition("/")[0]
-        if f".{host}".endswith(_OF_REGISTRIES) and host != _PUBLIC:
-            login = base64.b64encode(f"oauth2accesstoken:{access_token()}".encode()).decode()
-            config = json.dumps({"auths": {host: {"auth": login}}})
-            path = Path(folder, "config.json")
-            path.touch(mode=0o600)
-            path.write_text(config)
+    with tempfile.TemporaryDirectory(dir=_MEMORY, prefix="tpu-pull.") as folder:
+        path = Path(folder, "config.json")
+        path.touch(mode=0o600)
+        path.write_text(json.dumps({"auths": _logins(image.partition("/")[0])}))
         pulled = _docker(*_PULL, image, config=folder)
     if pulled.returncode == 0:
         return
@@ -82,6 +79,13 @@ def _pull(image: str) -> None:
         fix = "add it to storage:repositories, then tpu up ENV storage"
         raise PassingError(f"403: the hosts' account may not pull from {repository}: {fix}")
     raise PassingError(f"{_short(image)} can't be pulled: {text[-120:]}")
+
+
+def _logins(host: str) -> dict[str, dict[str, str]]:
+    if host == _PUBLIC or not f".{host}".endswith(_OF_REGISTRIES):
+        return {}
+    login = f"oauth2accesstoken:{access_token()}"
+    return {host: {"auth": base64.b64encode(login.encode()).decode()}}
 
 
 def _docker(*command: str, config: str = "") -> subprocess.CompletedProcess[str]:

@@ -37,7 +37,7 @@ def undeclared(settings: Settings, path: str, image: str) -> Iterator[Problem]:
 def problems(google: Client, settings: Settings, image: str, path: str) -> Iterator[Problem]:
     """Yield what keeps hosts from an image: it isn't there, or its repository's policy refuses them.
 
-    Nothing is yielded of what the login may not look up. Raises RequestError: the API doesn't answer.
+    Where the login may not look it up, the settings count. Raises RequestError: the API doesn't answer.
     """
     place = registries.repository(image)
     if place is None:
@@ -71,7 +71,9 @@ def refused(google: Client, settings: Settings, place: registries.Repository, pa
             where = f"--location={place.location} --project={place.project}"
             fix = f"gcloud artifacts repositories create {place.name} --repository-format=docker {where}"
             yield Problem(path, value, "there is no such repository", fix)
-        elif error.failure.kind not in _UNKNOWN:
+        elif error.failure.kind in _UNKNOWN:
+            yield from undeclared(settings, path, f"{place.host_path}/…")
+        else:
             raise
         return
     readers = {
