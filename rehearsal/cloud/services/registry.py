@@ -80,11 +80,11 @@ class Registry:
     async def _serve(self, request: web.Request, host: str, principal: str) -> web.StreamResponse:
         match = _PATH.fullmatch(request.path)
         place = registries.repository(f"{host}/{match['name']}") if match else None
-        if match is None or place is None:
+        if match is None or place is None or match["name"].count("/") > 2:
             raise NotEmulatedError(f"{request.method} of {request.path} at {host}")
         reads = request.method in ("GET", "HEAD")
         self._require(principal, registries.PULL if reads else _PUSH, place.full_name)
-        image = f"{place.full_name}/dockerImages/{match['name'].split('/', 2)[2].replace('/', '%2F')}"
+        image = f"{place.full_name}/dockerImages/{match['name'].rpartition('/')[2]}"
         kind, reference = match["kind"], match["reference"]
         if kind == "manifests" and reads:
             return self._manifest(image, reference, head=request.method == "HEAD")
