@@ -31,7 +31,7 @@ SCENARIO = Scenario(
         step.image(f"{REPOSITORY}/python"),
         *FOUNDATION,
         step.up("tpu"),
-        _refused(f"{REPOSITORY}/python:latest", "--image: .*with its digest.*fix: .*crane digest"),
+        _refused(f"{REPOSITORY}/python:latest", "(?s)--image = .*with its digest.*fix: .*crane digest"),
         _refused(f"docker.io/library/python@{DIGEST}", "reach Google's registries alone"),
         _refused(f"{REPOSITORY}/python@{DIGEST}", "(?s)no such image.*gcloud artifacts docker images list"),
         _refused("$(cat image.txt)", "an image has packages of its own", "--requirements README.md"),
