@@ -84,8 +84,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except HostError as error:
         print(f"workload host {chosen.command}: {error}", file=sys.stderr)
         if isinstance(error, PassingError):
-            return _TRY_AGAIN
-        return 2 if isinstance(error, RunError) and chosen.command == slurmd.COMMAND else 1
+            return _TRY_AGAIN if chosen.command == "image" else 1
+        hopeless = isinstance(error, RunError) and chosen.command == slurmd.COMMAND
+        return 2 if hopeless or chosen.command == "container" else 1
     return 0
 
 

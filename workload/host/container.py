@@ -113,7 +113,11 @@ def command(image: str, words: Sequence[str], environment: Mapping[str, str]) ->
 
 
 def start(image: str, words: Sequence[str]) -> None:
-    """Become `docker run`, which passes signals on and ends with the program's exit status."""
+    """Become `docker run`, which passes signals on and ends with the program's exit status.
+
+    Raises HostError for an image that can't be run, which ends the job.
+    """
+    prepare(image, words)
     subprocess.run(
         ("docker", "rm", "--force", NAME), capture_output=True, check=False
     )  # of a host that crashed
