@@ -107,7 +107,7 @@ def python_layer() -> bytes:
 def _shared(programs: Iterable[Path]) -> set[Path]:
     """Return the shared libraries that programs load, and the loader."""
     shown = subprocess.run(["ldd", *programs], capture_output=True, text=True, check=False).stdout
-    return {Path(found) for found in _LOADED.findall(shown)}
+    return {Path(name) for name in _LOADED.findall(shown)}
 
 
 def _kept(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:

@@ -178,10 +178,10 @@ class Registry:
             headers = {"Location": location, "Range": f"0-{max(0, size - 1)}", "Docker-Upload-UUID": session}
             return web.Response(status=202, headers=headers)
         with partial.open("rb") as file:
-            found = f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
-        if found != digest:
+            actual = f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
+        if actual != digest:
             partial.unlink()
-            raise _RefusedError(400, "DIGEST_INVALID", f"the content's digest is {found}")
+            raise _RefusedError(400, "DIGEST_INVALID", f"the content's digest is {actual}")
         partial.rename(self._blob(digest))
         location = f"{request.path.partition('/uploads/')[0]}/{digest}"
         return web.Response(status=201, headers={"Location": location, "Docker-Content-Digest": digest})
