@@ -39,7 +39,7 @@ from infra.errors import CommandError, Problem, listed
 from infra.google import client
 from infra.google.client import RequestError
 from infra.google.failures import Kind
-from infra.layers.network.images import unreachable
+from infra.layers.network.settings import NetworkSettings
 from infra.layers.storage import images
 from infra.layers.storage.settings import StorageSettings
 from infra.prices import run as run_price
@@ -48,6 +48,7 @@ from infra.prices.run import RunPrice
 from infra.publish.environment import Target
 from infra.publish.publishing import LOCKS, default_lock, publish
 from infra.settings import rules
+from infra.settings.images import unreachable
 from infra.settings.schema import FleetSettings, Settings
 from infra.slices import nodes
 from infra.slices import price as slices_price
@@ -378,7 +379,8 @@ def _item(
             str(Problem("--image", f'"{image}"', f"must be {rules.DIGEST.text}", rules.DIGEST.fix))
         )
     elif image:
-        problems += map(str, unreachable(settings, "--image", image))
+        any_host = settings[NetworkSettings].reaches_any_host
+        problems += map(str, unreachable("--image", image, any_host))
     if problems:
         raise CommandError("\n".join(problems))
     zone, *fallbacks = zones or covered

@@ -45,7 +45,7 @@ Send = Callable[[str, str, bytes, Mapping[str, str]], Mapping[str, str]]
 def image(scene: Scene, name: str) -> None:
     """Push an image with this machine's Python; its name with the digest is in the file image.txt."""
     login = Credentials.from_authorized_user_file(person.credentials("owner"))  # type: ignore[no-untyped-call]
-    login.refresh(Request())  # type: ignore[no-untyped-call]
+    login.refresh(Request())
     host, _, path = name.partition("/")
 
     def send(method: str, where: str, body: bytes, headers: Mapping[str, str]) -> Mapping[str, str]:

@@ -15,23 +15,13 @@ from infra.google.client import Client, RequestError
 from infra.google.failures import Kind
 from infra.layers.storage.names import service_account_email
 from infra.layers.storage.settings import StorageSettings
+from infra.settings.images import undeclared
 from infra.settings.schema import Settings
 
 _API = "https://artifactregistry.googleapis.com/v1"
 _READ_BY = (*(f"roles/artifactregistry.{name}" for name in ("reader", "writer", "repoAdmin", "admin")),
             "roles/owner", "roles/editor", "roles/viewer")  # fmt: skip
 _UNKNOWN = (Kind.PERMISSION, Kind.API_OFF)
-
-
-def undeclared(settings: Settings, path: str, image: str) -> Iterator[Problem]:
-    """Yield the problem of an image in a repository of the project that hosts aren't let pull from.
-
-    Of another project's repository its owner decides.
-    """
-    place, known = registries.repository(image), settings[StorageSettings].repositories
-    if place and place.project == settings.project and place.host_path not in known:
-        rule = f"hosts pull from the repositories of storage:repositories: {', '.join(known) or 'none'}"
-        yield Problem(path, f'"{image}"', rule, _declared(settings, place))
 
 
 def problems(google: Client, settings: Settings, image: str, path: str) -> Iterator[Problem]:
@@ -72,7 +62,8 @@ def refused(google: Client, settings: Settings, place: registries.Repository, pa
             fix = f"gcloud artifacts repositories create {place.name} --repository-format=docker {where}"
             yield Problem(path, value, "there is no such repository", fix)
         elif error.failure.kind in _UNKNOWN:
-            yield from undeclared(settings, path, f"{place.host_path}/…")
+            known, up = settings[StorageSettings].repositories, up_command("storage", settings.environment)
+            yield from undeclared(path, f"{place.host_path}/…", settings.project, known, up)
         else:
             raise
         return

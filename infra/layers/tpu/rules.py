@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from infra.catalog import region_of
 from infra.core.layer import up_command
 from infra.errors import Problem
-from infra.layers.network.images import unreachable
-from infra.layers.storage.images import undeclared
+from infra.layers.network.settings import NetworkSettings
 from infra.layers.storage.settings import StorageSettings
 from infra.settings import commands
+from infra.settings.images import undeclared, unreachable
 from infra.settings.schema import ADDED_SLICES, FleetSettings, Relation, Settings
 from infra.slices import nodes
 from infra.slices.paths import HOSTS
@@ -57,11 +57,13 @@ def _secrets(settings: Settings, given: set[str]) -> Iterator[Problem]:
 
 
 def _images(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    known, up = settings[StorageSettings].repositories, up_command("storage", settings.environment)
     for i, slice_ in enumerate(settings[TpuSettings].slices):
-        if slice_.image:
-            yield from unreachable(settings, f"tpu:slices[{i}].image", slice_.image)
-        if slice_.image and ADDED_SLICES not in given:  # `tpu run` looks its own up
-            yield from undeclared(settings, f"tpu:slices[{i}].image", slice_.image)
+        path, image = f"tpu:slices[{i}].image", slice_.image
+        if image:
+            yield from unreachable(path, image, settings[NetworkSettings].reaches_any_host)
+        if image and ADDED_SLICES not in given:  # `tpu run` looks its own up
+            yield from undeclared(path, image, settings.project, known, up)
 
 
 def _unique_names(settings: Settings, given: set[str]) -> Iterator[Problem]:
