@@ -22,7 +22,7 @@ def unreachable(path: str, image: str, any_host: bool) -> Iterator[Problem]:
 def undeclared(path: str, image: str, project: str, known: Sequence[str], up: str) -> Iterator[Problem]:
     """Yield the problem of an image in a repository of the project that hosts aren't let pull from.
 
-    Of another project's its owner decides. `known`: those of storage:repositories; `up`: the command that grants.
+    Of another project's its owner decides. `known`: storage:repositories; `up`: the command that grants.
     """
     place = registries.repository(image)
     if place and place.project == project and place.host_path not in known:

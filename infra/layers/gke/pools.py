@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from infra.catalog import CATALOG, SliceType
 from infra.layers.gke.facts import MAX_FLEX_START_S, Machine, machines_for
 from infra.layers.gke.settings import GkeSettings, PoolSettings
+from infra.layers.network.settings import NetworkSettings
 from infra.layers.storage.settings import StorageSettings
 from infra.settings.schema import Settings
 from infra.slices import sizes
@@ -104,6 +105,11 @@ def cluster_id(settings: Settings) -> str:
     """Return the cluster's id at Google."""
     name = settings[GkeSettings].cluster_name
     return f"projects/{settings.project}/locations/{region(settings)}/clusters/{name}"
+
+
+def may_reach_any_host(settings: Settings) -> bool:
+    """Return False if nodes reach Google's hosts alone."""
+    return settings[NetworkSettings].reaches_any_host
 
 
 def provisioning(item: PoolSettings) -> tuple[str, ...]:

@@ -17,7 +17,6 @@ from infra.layers.data.settings import DataSettings
 from infra.layers.gke import pools
 from infra.layers.gke.pools import Pool
 from infra.layers.gke.settings import GkeSettings
-from infra.layers.network.settings import NetworkSettings
 from infra.layers.queue.jobs.jobset import Claim, Job
 from infra.layers.queue.kueue import PRIORITIES, Team, flavor
 from infra.layers.queue.namespace import CHECKPOINTS, data_claim
@@ -174,7 +173,7 @@ def _program(settings: Settings, request: JobRequest) -> Iterator[Problem]:
     elif not rules.DIGEST.ok(image):
         yield Problem("--image", f'"{image}"', f"must be {rules.DIGEST.text}", rules.DIGEST.fix)
     else:
-        yield from unreachable("--image", image, settings[NetworkSettings].reaches_any_host)
+        yield from unreachable("--image", image, pools.may_reach_any_host(settings))
     if settings[QueueSettings].install == "bundle" and not settings[TpuSettings].bundle:
         fix = f"tpu publish {settings.environment}, or queue:install: image"
         yield Problem("tpu:bundle", "nothing", "pods install the bundle that hosts install", fix)
