@@ -291,7 +291,12 @@ def merged(past: Past, params: Params) -> Params:
     Raises:
         WeightsError: the weights are no longer there, or others.
     """
-    base = named(past.base)
+    if past.base.startswith("gs://") and not folders.MOUNT.is_dir():
+        from workload.pretrained import from_bucket  # it imports this module
+
+        base: Folder | Checkpoint = Folder(from_bucket(past.base))
+    else:
+        base = named(past.base)
     if past.base_sha256 != base.sha256:
         fix = "put the weights that it was trained beside back there"
         raise WeightsError(f"{past.base}: has other weights than the run was trained beside\n    fix: {fix}")
