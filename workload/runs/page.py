@@ -46,7 +46,7 @@ class Shown:
             "step": f"{brief.step:,} of {brief.steps:,}",
             "loss": number(brief.loss),
             "validation loss": number(held_out),
-            **({"best validation loss": best(brief)} if brief.best else {}),
+            **({"best step": best(brief)} if brief.best else {}),
             "tokens/s": number(brief.tokens_per_s),
             "goodput": share(brief.goodput),
             "price so far": self.price,
@@ -121,8 +121,8 @@ def _at(mark: Mark) -> str:
 
 
 def best(brief: Brief) -> str:
-    """Format the best checkpoint's loss on held-out tokens and its step, 2.346 at 1,200; empty without."""
-    return f"{number(brief.best_loss)} at {brief.best:,}" if brief.best else ""
+    """Format the step of the best checkpoint and its loss on held-out tokens, 1,200 (2.346); empty without."""
+    return f"{brief.best:,} ({number(brief.best_loss)})" if brief.best else ""
 
 
 def number(value: float | None) -> str:
