@@ -1,4 +1,4 @@
-"""The commands of the guide to fine-tuning, with its recipes for Llama: prepared, trained, killed, resumed, exported.
+"""The commands of the guide to fine-tuning, with its recipes for Llama, up to a kill, a resume and an export.
 
 The recipes' files are those of the package; widths, the batch and the number of steps alone are smaller.
 """
@@ -38,7 +38,7 @@ SMALL = [*WIDTHS, "train.batch_size=4", "train.steps=40", "compute.quick_compile
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with small weights of the recipe's architecture, and conversations prepared as the guide does."""
+    """Small weights of the recipe's architecture, and conversations prepared as the guide does."""
     root = tmp_path_factory.mktemp("fine-tuning")
     arch = configs.load("llama-3.1-8b-sft.toml", WIDTHS).decoder
     huggingface.save(root / WEIGHTS, parameters(arch), arch, "bfloat16", Generation(longest=8192))

@@ -121,7 +121,7 @@ def _at(mark: Mark) -> str:
 
 
 def best(brief: Brief) -> str:
-    """Format the step of the best checkpoint and its loss on held-out tokens, 1,200 (2.346); empty without."""
+    """Format the best checkpoint's step and loss on held-out tokens: 1,200 (2.346); empty without."""
     return f"{brief.best:,} ({number(brief.best_loss)})" if brief.best else ""
 
 
