@@ -20,8 +20,6 @@ from rehearsal.scenario.step import Step
 from rehearsal.world.console import Narrator
 from rehearsal.world.layout import Layout
 
-_PAGE_S = 120.0  # within which a run's page is written
-
 
 class Runner:
     """A run of a scenario. The record is on disk after every step."""
@@ -146,8 +144,7 @@ class Runner:
         for run in self.record.runs:
             if scene.bucket.names(f"runs/{run.name}/config.json"):
                 page = f"runs/{run.name}.html"
-                line = [*show, run.name, "--no-open", "--out", str(self._report / page)]
-                scene.shell.run(line, timeout_s=_PAGE_S)
+                scene.shell.run([*show, run.name, "--no-open", "--out", str(self._report / page)])
                 run.page = page
 
     def _gather_output(self) -> None:
