@@ -58,7 +58,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.mark.parametrize("line", COMMANDS[1:], ids=lambda line: line[-1])
+@pytest.mark.parametrize(
+    "line", [COMMANDS[1], pytest.param(COMMANDS[2], marks=pytest.mark.prove)], ids=["all weights", "adapters"]
+)
 def test_a_recipe_trains_is_killed_resumes_validates_and_is_exported(
     line: list[str], data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
