@@ -44,7 +44,7 @@ def locate(name: str, step: int | None = None) -> Weights:
         raise WeightsError(f"{name}/{CONFIG}: can't be read: {error}\n    fix: {fix}") from None
     if "exact" in content:
         return Checkpoint(store, complete_step(store, step))
-    return Folder(_from_bucket(name) if name.startswith("gs://") else Path(name))
+    return Folder(from_bucket(name) if name.startswith("gs://") else Path(name))
 
 
 def _from_hub(name: str) -> Path:
@@ -73,7 +73,7 @@ def _from_hub(name: str) -> Path:
     raise WeightsError(f"{name}: {message}\n    fix: {fix}")
 
 
-def _from_bucket(url: str) -> Path:
+def from_bucket(url: str) -> Path:
     """Download a folder of weights into the cache, once for each set of its objects' generations."""
     from workload.runs.bucket_store import open_bucket  # its client is large
 

@@ -336,7 +336,12 @@ def merged(past: Past, params: Params) -> Params:
     Raises:
         WeightsError: the weights are no longer there, or others.
     """
-    base = named(past.base)
+    if past.base.startswith("gs://") and not folders.MOUNT.is_dir():
+        from workload.pretrained import from_bucket  # it imports this module
+
+        base: Folder | Checkpoint = Folder(from_bucket(past.base))
+    else:
+        base = named(past.base)
     _require_unchanged(past, base)
     if isinstance(past.model, ModuleConfig):
         from workload.modules import lora  # qwix takes seconds to import

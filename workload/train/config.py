@@ -46,7 +46,7 @@ class DataConfig:
     # several folders in place of `path`: [{path = "chats", weight = 3}, {path = "text", weight = 1}]
     sources: tuple[SourceConfig, ...] = ()
     sequence_length: int = ruled(128, at_least(1))  # in tokens
-    # tokens of conversations that count for the loss; required for those, empty for documents alone
+    # tokens of conversations that count in the loss; required with conversations, empty with documents only
     loss: str = ruled("", one_of("", "answers", "all"))
 
 

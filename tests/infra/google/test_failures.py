@@ -143,7 +143,7 @@ ENABLE = "gcloud services enable {} --project=PROJECT"
             " 'tpu.googleapis.com'.",
             Kind.POLICY,
             [
-                "(roles/orgpolicy.policyAdmin) lets the project use tpu.googleapis.com",
+                "(roles/orgpolicy.policyAdmin) must exempt the project for tpu.googleapis.com",
                 "gcloud org-policies describe gcp.restrictServiceUsage --effective --project=PROJECT",
             ],
         ),
