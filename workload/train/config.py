@@ -313,9 +313,6 @@ def _of_beginning(config: Config) -> list[Problem]:
     if not is_run:
         rule = f"is of a run in train.init_from, which is {begin!r}"
         problems.append(Problem("train.init_with", given, rule, "e.g. train.init_from=run:first@400"))
-    if config.lora.rank:
-        rule = "isn't for adapters, which begin beside the parameters of train.init_from"
-        problems.append(Problem("train.init_with", given, rule, '"parameters"'))
     return problems
 
 
