@@ -38,7 +38,7 @@ def declared(kind: type, prefix: str = "") -> Iterator[tuple[str, str | list[str
 
 def table() -> dict[str, dict[str, str | list[str]]]:
     known = {program: dict(sorted(declared(module.Config))) for program, module in CONFIGS.items()}
-    known["train"]["optimizer.name"] = sorted(optax_names.names())
+    known["train"] |= {"optimizer.name": sorted(optax_names.names()), "model": [training.FROM_WEIGHTS]}
     return known
 
 

@@ -206,6 +206,8 @@ _DECODERS_ALONE = [
 ]
 
 PACKAGED = resources.files("workload") / "configs"
+FROM_WEIGHTS = "weights"
+"""Value of `model` in place of a table: the model of `train.init_from`, also where a base has a table."""
 
 
 def load(name: str, overrides: Sequence[str] = ()) -> Config:
@@ -220,6 +222,11 @@ def load(name: str, overrides: Sequence[str] = ()) -> Config:
     """
     table = read(name, PACKAGED)
     problems = override(table, overrides)
+    if table.get("model") == FROM_WEIGHTS:
+        del table["model"]
+        if not table.get("train", {}).get("init_from"):
+            rule, fix = "is of train.init_from, which isn't given", "e.g. train.init_from=Qwen3-8B"
+            problems.append(Problem("model", f'"{FROM_WEIGHTS}"', rule, fix))
     model = table.get("model")
     if isinstance(model, dict) and "module" in model:
         config: Config = build(Config, {**table, "model": {}}, "", problems)
