@@ -22,7 +22,7 @@ COMMANDS = ("activations", "checkpoints", "data", "extract", "goodput", "preflig
 HOST_COMMAND = "slurmd"
 """Command of hosts alone, in the records of the Slurm layer's slices."""
 PROGRAMS = ("bash", "python", "python3", "sh")
-MAX_CHARACTERS = 500
+MAX_CHARACTERS = 2000
 TRAIN_OPTIONS = ("--dir", "--name", "--set")
 TRAIN_SWITCHES = ("--extend",)
 EXTRACT_OPTIONS = ("--dir", "--format", "--name", "--point", "--set", "--slice", "--stream")
