@@ -222,7 +222,8 @@ def policy_count() -> str:
     """Return the README's sentence about the rules."""
     return (
         f"Every resource must satisfy [{len(RULES)} rules](docs/reference/policy.md): each preview and "
-        "update checks them, tests violate each one,\nand checkov audits the stacks independently."
+        "update checks them, tests violate each one,\n"
+        "and the scanner checkov audits the stacks independently."
     )
 
 

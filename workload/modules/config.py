@@ -18,7 +18,7 @@ _NAME = pattern(
 class ModuleConfig:
     """Module of `flax.nnx` or `flax.linen` in place of the decoder."""
 
-    # In place of the settings above, your own module: a class, or a function that returns a module.
+    # in place of the settings above, your own module: a class, or a function that returns one
     module: str = setting(rule=_NAME)
     settings: dict[str, Any] = field(default_factory=dict)  # arguments of its constructor
     # of your own module, if its constructor takes it; 0: of the tokens

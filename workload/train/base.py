@@ -337,9 +337,7 @@ def merged(past: Past, params: Params) -> Params:
         WeightsError: the weights are no longer there, or others.
     """
     if past.base.startswith("gs://") and not folders.MOUNT.is_dir():
-        from workload.pretrained import from_bucket  # it imports this module
-
-        base: Folder | Checkpoint = Folder(from_bucket(past.base))
+        base: Folder | Checkpoint = Folder(folders.downloaded(past.base))
     else:
         base = named(past.base)
     _require_unchanged(past, base)

@@ -112,7 +112,7 @@ def test_what_was_said_is_told_apart(message: str, kind: Kind) -> None:
 def test_a_permission_names_the_role(message: str, role: str) -> None:
     result = classify(message)
     assert result.kind is Kind.PERMISSION
-    assert f"logged in as {role}" in with_roles(result.fix)
+    assert f"grant your account {role}" in with_roles(result.fix)
 
 
 ENABLE = "gcloud services enable {} --project=PROJECT"
