@@ -1,6 +1,6 @@
 """The commands of the guide to fine-tuning, with its recipes for Llama, up to a kill, a resume and an export.
 
-The recipes' files are those of the package; widths, the batch and the number of steps alone are smaller.
+The recipes' files are those of the package; the weights, the batch and the number of steps alone are smaller.
 """
 
 import json
@@ -25,13 +25,14 @@ from workload.train import config as configs
 pytestmark = pytest.mark.slow
 
 GUIDE = ROOT / "docs/guides/fine-tuning.md"
-COMMANDS = [
-    shlex.split(line)[1:] for line in re.findall("^    (workload .*)", GUIDE.read_text("utf-8"), re.M)
-]
-WEIGHTS = "Llama-3.1-8B"
+PREPARE = shlex.split(re.findall("(?m)^    workload (data prepare .*)", GUIDE.read_text("utf-8"))[0])
+RUN = shlex.split(re.findall(r"run: (train [^}]*)}", GUIDE.read_text("utf-8"))[0])
+BUCKET = "gs://my-project-checkpoints/data/"
+WEIGHTS = PREPARE[PREPARE.index("--tokenizer") + 1].rstrip("/")
 WIDTHS = ["model.layers=2", "model.d_model=32", "model.heads=4", "model.kv_heads=2", "model.head_dim=8",
-          "model.d_ff=64", "model.vocab_size=328", "data.sequence_length=96"]  # fmt: skip
-SMALL = [*WIDTHS, "train.batch_size=4", "train.steps=40", "compute.quick_compile=true",
+          "model.d_ff=64", "model.vocab_size=328"]  # fmt: skip
+SMALL = ["model=weights", "data.sequence_length=96", "train.batch_size=4", "train.steps=40",
+         "compute.quick_compile=true",
          "checkpoint.every_steps=10", "observe.eval_path=chats", "observe.eval_every=10",
          "observe.eval_batches=2", "checkpoint.keep_best=true"]  # fmt: skip
 
@@ -41,7 +42,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Small weights of the recipe's architecture, and conversations prepared as the guide does."""
     root = tmp_path_factory.mktemp("fine-tuning")
     arch = configs.load("llama-3.1-8b-sft.toml", WIDTHS).decoder
-    huggingface.save(root / WEIGHTS, parameters(arch), arch, "bfloat16", Generation(longest=8192))
+    huggingface.save(
+        root / WEIGHTS, parameters(arch), arch, "bfloat16", Generation(longest=8192)
+    )
     tokenizer(root / WEIGHTS, "llama")
     rows = [
         {"messages": [{"role": "user", "content": f"what is {n} + {n}?"},
@@ -52,24 +55,23 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     before = Path.cwd()
     os.chdir(root)
     try:
-        assert main(COMMANDS[0]) == 0
+        assert main(PREPARE) == 0
     finally:
         os.chdir(before)
     return root
 
 
-@pytest.mark.parametrize(
-    "line", [COMMANDS[1], pytest.param(COMMANDS[2], marks=pytest.mark.prove)], ids=["all weights", "adapters"]
-)
+@pytest.mark.parametrize("recipe", ["sft", pytest.param("lora", marks=pytest.mark.prove)])
 def test_a_recipe_trains_is_killed_resumes_validates_and_is_exported(
-    line: list[str], data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    recipe: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     environment = {"DATA_DIR": str(data), "GCE_METADATA_HOST": "127.0.0.1:1"}
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
+    line = [word.replace("sft", recipe).replace(BUCKET, "") for word in RUN]
     program, *words = [*line, "--dir", str(tmp_path), *(f"--set={setting}" for setting in SMALL)]
     assert program == "train"
-    run = RunFolder(tmp_path / "runs" / line[-1])
+    run = RunFolder(tmp_path / "runs" / recipe)
     start = Workers(1, words, environment, tmp_path / "logs")
     start.wait_until(lambda: run.complete() != [])
     start.send(signal.SIGKILL, [0])
@@ -86,7 +88,7 @@ def test_a_recipe_trains_is_killed_resumes_validates_and_is_exported(
         == min(losses, key=losses.__getitem__)
     )
     frozen = load_file(data / WEIGHTS / "model.safetensors")
-    merged = ["--merged"] if "lora" in line else []
+    merged = ["--merged"] if recipe == "lora" else []
     for options in ([], merged) if merged else ([],):
         out = tmp_path / f"exported{''.join(options)}"
         assert main(["checkpoints", "export", str(run.path), "--out", str(out), *options]) == 0

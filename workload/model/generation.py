@@ -35,7 +35,8 @@ class Generation:
         Length and end tokens of the weights, such as those of a chat, remain valid; so does their begin token
         where documents have none of their own, as conversations, whose template writes it.
         """
-        return cls(begins or known.begins, tuple(dict.fromkeys([end, *known.ends])), max(length, known.longest))
+        ends = tuple(dict.fromkeys([end, *known.ends]))
+        return cls(begins or known.begins, ends, max(length, known.longest))
 
     @classmethod
     def of_weights(cls, weights: Path) -> "Generation":

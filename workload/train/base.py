@@ -190,7 +190,7 @@ class Checkpoint:
 
     @cached_property
     def frozen(self) -> "Folder | Checkpoint":
-        """Those weights; itself without adapters."""
+        """Weights beside which its adapters were trained; itself without adapters."""
         return named(self.beside) if self.beside else self
 
     @cached_property

@@ -15,7 +15,7 @@ from workload.train.config import FROM_WEIGHTS, Config
 def resolve(config: Config, dataset: Examples) -> Config:
     """Return the config completed from the initial weights and the tokens.
 
-    An absent [model], or `model = "weights"`, is taken from `train.init_from`, a vocabulary of 0 from the tokens.
+    An absent [model] is taken from `train.init_from`, a vocabulary of 0 from the tokens.
 
     Raises:
         ConfigError: model and weights differ, the vocabulary is smaller than the tokens', or the tokens
