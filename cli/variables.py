@@ -30,7 +30,7 @@ def read(env: Sequence[str], secrets: Sequence[str]) -> Variables:
 
 
 def require_readable(settings: Settings, variables: Variables, reader: Reader | None = None) -> None:
-    """Raise CommandError for secrets that aren't there, or that the reader, by default hosts, may not read."""
+    """Raise CommandError for secrets that aren't there, or that a reader, by default hosts, may not read."""
     if not variables.references:
         return
     google = Client(settings.project)

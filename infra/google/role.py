@@ -54,7 +54,7 @@ class Role:
         why: what for, in words.
         permissions: those of it that are used.
         on: on what it is granted.
-        setting: field of the layer's settings without which it isn't needed; or LIST[].FIELD, of all items; or
+        setting: field of the layer's settings without which it isn't needed, LIST[].FIELD of all items; or
             FIELD=VALUE, which it needs.
     """
 
