@@ -36,7 +36,6 @@ def _cluster(programs: None, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         lab = Lab(tmp_path_factory.mktemp("cluster"), ("provisioningrequests", "jobset"))
         kueue = itertools.chain(*manifests.stages("kueue", IMAGES["kueue"], fair_sharing=True))
         lab.api.apply_all(list(kueue), "tests")
-        lab.ready()
         return lab
 
     lab = INSIDE.submit(begin).result()
@@ -61,6 +60,7 @@ def held(lab: Lab) -> Counter[str]:
 def test_idle_chips_are_lent_come_back_at_once_and_are_divided_by_weight(
     cluster: Lab, tmp_path: Path
 ) -> None:
+    cluster.ready()
     queue = Queue(cluster, POOLS, tmp_path / "kwok", (MANY, FEW))
 
     def until(many: int, few: int, what: str) -> float:
