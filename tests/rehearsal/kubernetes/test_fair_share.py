@@ -92,7 +92,7 @@ def settle(cluster: Lab, queue: Queue) -> None:
 def test_jobs_of_several_sizes_and_priorities_dont_preempt_one_another_in_turn(
     cluster: Lab, queue: Queue
 ) -> None:
-    """By LessThanInitialShare `lent` preempts `wide`, `own` takes its quota back, and `wide` preempts `own`."""
+    """With LessThanInitialShare `lent` preempts `wide`, `own` reclaims its quota, `wide` preempts `own`."""
     works = [job("wide", MANY, "high", 4), job("own", MANY, "medium", 2), job("lent", GUESTS, "low", 4)]
     for work in works:
         queue.submit([work])
