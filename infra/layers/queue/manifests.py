@@ -34,8 +34,8 @@ _WAIT = """waitForPodsReady:
   recoveryTimeout: 0s
 """
 # https://kueue.sigs.k8s.io/docs/concepts/preemption/#fair-sharing
-# Kueue's default has LessThanInitialShare besides, by which jobs of several sizes and priorities may preempt one
-# another without end: https://github.com/kubernetes-sigs/kueue/issues/14543
+# Kueue's default has LessThanInitialShare besides, by which jobs of several sizes may preempt one another
+# without end: https://github.com/kubernetes-sigs/kueue/issues/14543
 _FAIR = """fairSharing:
   preemptionStrategies: [LessThanOrEqualToFinalShare]
 """
