@@ -115,8 +115,8 @@ def test_idle_chips_are_lent_come_back_at_once_and_are_divided_by_weight(cluster
     until(POOLS, 0, "a team of a hundred jobs has all that is idle")
     queue.submit([job("one", FEW, "low")])
     until(POOLS - 1, 1, "the other's only job, of the lowest priority, has its quota")
-    (one,) = [uid for uid, item in queue.history.jobs.items() if item.name == "few/one"]
-    assert preemptors(queue).count(one) == 1, "one job gave way"
+    (preemptor,) = [uid for uid, item in queue.history.jobs.items() if item.name == "few/one"]
+    assert preemptors(queue).count(preemptor) == 1, "one job gave way"
     remove(cluster, FEW, "one")
     until(POOLS, 0, "what it has no job for is lent again")
     queue.submit([job(f"more-{number:02}", FEW, PRIORITIES[number % 3]) for number in range(20)])
