@@ -8,7 +8,7 @@ import pulumi_gcp as gcp
 from infra.core.account import Account, short
 from infra.google.acting import once_it_may_act
 from infra.google.role import only
-from infra.layers.gke.pods import member_of
+from infra.layers.gke.pods import PRINCIPALS, member_of
 from infra.layers.gke.settings import GkeSettings
 from infra.layers.storage.names import JOBS, jobs_folder
 from infra.layers.storage.settings import ACCESSOR, StorageSettings
@@ -85,9 +85,8 @@ class WorkloadIdentity(pulumi.ComponentResource):
         else:
             for namespace in desired.namespaces:
                 members[namespace] = pulumi.Output.concat(
-                    "principal://iam.googleapis.com/projects/", project_number,
-                    member_of(settings, namespace),
-                )  # fmt: skip
+                    PRINCIPALS, project_number, member_of(settings, namespace)
+                )
         for who, member in members.items():
             for which, bucket in buckets.items():
                 for role in BUCKET_ROLES:

@@ -25,7 +25,7 @@ def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]
     """Declare the buckets, the accounts and the services."""
     provider = providers["gcp"]
     desired = settings[StorageSettings]
-    present.require(settings)
+    present.require(settings, desired.secrets, "storage:secrets")
     services = ProjectServices(settings, pulumi.ResourceOptions(provider=provider))
     opts = pulumi.ResourceOptions(provider=provider, depends_on=services.services)
     plain = replace(desired, storage_class="STANDARD", versioning=False, hierarchical_namespace=False)
