@@ -62,6 +62,7 @@ class Buckets:
             bucket
             for bucket in self._store.buckets()
             if bucket["name"].startswith(prefix) and bucket["name"] > after
+            and bucket["projectNumber"] == self._store.world.number
         ]
         answer: JsonObject = {"kind": "storage#buckets"}
         if bodies:
