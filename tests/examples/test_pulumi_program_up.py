@@ -1,4 +1,4 @@
-"""The commands of examples/pulumi-program/README.md as printed, on an emulated Google Cloud, by the real CLI."""
+"""The commands of examples/pulumi-program/README.md as printed: an emulated cloud, the real CLI."""
 
 import re
 import subprocess
@@ -26,8 +26,9 @@ def _lab(tmp_path: Path) -> Iterator[Lab]:
 
 def typed(lab: Lab, line: str, folder: Path) -> str:
     """Run a printed line; `pulumi up` would ask."""
+    line = line.replace("CLONE", str(ROOT)).replace("pulumi up", "pulumi up --yes --skip-preview")
     done = subprocess.run(
-        ["bash", "-ec", line.replace("CLONE", str(ROOT)).replace("pulumi up", "pulumi up --yes --skip-preview")],
+        ["bash", "-ec", line],
         cwd=folder, env=lab.environment, text=True, check=False, stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=HANG_S,
     )  # fmt: skip

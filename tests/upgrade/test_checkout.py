@@ -1,6 +1,7 @@
 """A checkout of an earlier version, with stacks that are up, upgraded as docs/guides/upgrading.md has it.
 
-Real are git, both versions' programs and the Pulumi CLI; Google Cloud is emulated. Both run on this version's packages.
+Real are git, both versions' programs and the Pulumi CLI; Google Cloud is emulated. Both versions run on this
+one's packages.
 """
 
 import json

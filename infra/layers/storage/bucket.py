@@ -46,7 +46,7 @@ class ProtectedBucket(pulumi.ComponentResource):
     ):
         """Declare the bucket; `kept` has its retention and storage class.
 
-        `import_id`: of a bucket that this update imports; what an import can't change at once is left as it is.
+        `import_id`: of a bucket that this update imports; what an import can't change is left as it is.
         """
         super().__init__("tpu:storage:ProtectedBucket", name, None, opts)
         # retain_on_delete: even unprotected, or removed from the program, the bucket stays and only leaves

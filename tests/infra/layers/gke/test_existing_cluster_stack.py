@@ -1,4 +1,4 @@
-"""A cluster that somebody else made gets TPU pools, and is never owned: on an emulated Google Cloud, by the real CLI."""
+"""A cluster that somebody else made gets TPU pools and is never owned: an emulated cloud, the real CLI."""
 
 import re
 from collections.abc import Iterator
@@ -19,6 +19,7 @@ THEIRS = """\
   gke:tpuPools:
     - {name: train, acceleratorType: v6e-8, zone: us-east5-b, spot: true}
 """
+ELSEWHERE = "gke:region: us-central1\n  storage:allowCrossRegion: true"
 RANGES = {"pods": "192.168.64.0/20", "services": "192.168.80.0/22"}
 CLUSTER: dict[str, Any] = {
     "name": "theirs",
@@ -100,10 +101,9 @@ def test_pools_come_and_go_and_the_cluster_stays_as_it_is(lab: Lab) -> None:
     ("old", "new", "name", "region"),
     [
         ("clusterName: theirs", "clusterName: thiers", "thiers", REGION),
-        ("gke:tpuPools", "gke:region: us-central1\n  storage:allowCrossRegion: true\n  gke:tpuPools", "theirs",
-         "us-central1"),
+        ("gke:tpuPools", f"{ELSEWHERE}\n  gke:tpuPools", "theirs", "us-central1"),
     ],
-)  # fmt: skip
+)
 def test_another_name_or_region_is_one_message_with_the_next_command(
     lab: Lab, old: str, new: str, name: str, region: str
 ) -> None:

@@ -1,4 +1,4 @@
-"""A bucket that somebody else made and filled becomes the storage layer's, on an emulated Google Cloud, by the real CLI."""
+"""A bucket that somebody else filled becomes the storage layer's: an emulated cloud, the real CLI."""
 
 import re
 from collections.abc import Iterator
@@ -13,6 +13,7 @@ pytestmark = [pytest.mark.prove, pytest.mark.slow]
 API = "storage.googleapis.com/storage/v1/b"
 WITHOUT_ASKING = ("--yes", "--skip-preview")
 WEEK_S = 7 * 86400
+UPDATE = f"gcloud storage buckets update gs://{BUCKET}"
 ACCESS = {"uniformBucketLevelAccess": {"enabled": True}, "publicAccessPrevention": "enforced"}
 FIT: dict[str, Any] = {
     "location": "US-EAST5",
@@ -96,11 +97,12 @@ def test_one_that_differs_is_refused_with_every_fix_before_anything_is_made(lab:
         for problem, fix in (
             ("of project number 4711", "gcloud projects list --filter=projectNumber=4711"),
             ("location europe-west4", "name a bucket there: a bucket never moves"),
-            ("uniform access False", f"gcloud storage buckets update gs://{BUCKET} --uniform-bucket-level-access"),
+            ("uniform access False", f"{UPDATE} --uniform-bucket-level-access"),
             ("public access prevention inherited", "--public-access-prevention"),
-            ("versioning False", f"gcloud storage buckets update gs://{BUCKET} --versioning"),
+            ("versioning False", f"{UPDATE} --versioning"),
         ):
-            assert re.search(rf"storage:bucketName = {BUCKET}, {problem}: .*\n +fix: .*{re.escape(fix)}", refused)
+            line = rf"storage:bucketName = {BUCKET}, {problem}: .*\n +fix: .*{re.escape(fix)}"
+            assert re.search(line, refused)
         assert "Traceback" not in refused
     assert lab.living() == before
 
