@@ -9,6 +9,7 @@ import pytest
 
 from tests.infra.lab import PROJECT, SETTINGS, Lab
 from tests.limits import until
+from tests.proofs.warm import Warm
 
 pytestmark = [pytest.mark.prove, pytest.mark.slow]
 REGION, WITHOUT_ASKING = "us-east5", ("--yes", "--skip-preview")
@@ -44,7 +45,10 @@ MENDED = {
 
 @pytest.fixture(name="lab", scope="module")
 def _lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    lab = Lab(tmp_path_factory.mktemp("lab"))
+    place = tmp_path_factory.mktemp("lab")
+    lab = Lab(place)
+    warm = Warm(place / "bin", place / "home", lab.environment)
+    lab.environment["PATH"] = warm.path
     lab.settings.write_text(SETTINGS + THEIRS)
     lab.infra("up", "dev", "storage", "network", *WITHOUT_ASKING)
     subnet = {
@@ -57,6 +61,7 @@ def _lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     send(lab, f"container.googleapis.com/v1/{PLACE.rpartition('/')[0]}", {"cluster": CLUSTER})
     until(lambda: lab.cloud.world.directory[PLACE]["status"] == "RUNNING")
     yield lab
+    warm.close()
     lab.close()
 
 

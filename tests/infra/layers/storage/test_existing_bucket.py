@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.infra.lab import BUCKET, SETTINGS, Lab
+from tests.proofs.warm import Warm
 
 pytestmark = [pytest.mark.prove, pytest.mark.slow]
 API = "storage.googleapis.com/storage/v1/b"
@@ -27,8 +28,11 @@ FIT: dict[str, Any] = {
 @pytest.fixture(name="lab")
 def _lab(tmp_path: Path) -> Iterator[Lab]:
     lab = Lab(tmp_path)
+    warm = Warm(tmp_path / "bin", tmp_path / "home", lab.environment)
+    lab.environment["PATH"] = warm.path
     lab.settings.write_text(f"{SETTINGS}  storage:importBucket: true\n")
     yield lab
+    warm.close()
     lab.close()
 
 
