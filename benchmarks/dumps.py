@@ -5,7 +5,6 @@ estimates of cycles, so that matrix products at the chip's peak stand for them.
 """
 
 import os
-import re
 import signal
 import subprocess
 import tempfile
@@ -15,12 +14,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from workload.preflight.compiler import buffers
+from workload.preflight.compiler import allocations, temporaries
 from workload.preflight.hlo import HloProgram, Instruction
 from workload.preflight.schedule import Schedule
 from workload.preflight.slices import CHIP
 
-_ALLOCATION = re.compile(r"^allocation \d+: size (\d+)(?:, color (\d+))?(?:, page \d+)?, (.*)$", re.MULTILINE)
 _HOST = "5"  # the color of the host's memory, as S(5) of a shape
 _LAST = "*after_optimizations-memory-usage-report.txt"  # of the texts
 _QUIET_S = 5  # since it was last written: then it is whole
@@ -100,12 +98,11 @@ def _whole(where: Path) -> list[Path]:
 def read(dump: Path, slices: int = 1, took_s: float = 0.0) -> Dump:
     """Read the dump of a program."""
     (program,) = dump.glob("*after_optimizations.txt")
-    (assignment,) = dump.glob("*after_optimizations-buffer-assignment.txt")
-    allocations = _ALLOCATION.findall(assignment.read_text())
+    listed = allocations(dump)
     return Dump(
         HloProgram(program.read_text(), slices),
-        sum(int(size) for size, color, kind in allocations if not color and kind.startswith("parameter")),
-        buffers(dump)[0],
-        sum(int(size) for size, color, _ in allocations if color == _HOST),
+        sum(size for size, color, use in listed if not color and use.startswith("parameter")),
+        temporaries(listed),
+        sum(size for size, color, _ in listed if color == _HOST),
         took_s,
     )

@@ -25,7 +25,8 @@ Examples:
 Exit status:
   0 passed   1 the scenario failed   2 wrong command line or scenario   3 no world   130 interrupted
 
-docs/concepts/rehearsal.md lists what is real in there, what is emulated, and how to write a scenario.
+docs/concepts/rehearsal.md lists what is real in there and what is emulated, docs/internals/scenarios.md
+the steps of a scenario.
 """
 _FILE = click.Path(path_type=Path)
 _POSITIVE = Positive("is not a positive number")

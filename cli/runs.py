@@ -26,7 +26,7 @@ from views.table import aligned
 from workload.errors import RunError, WorkloadError
 from workload.runs.history import Brief, History, RunReader
 from workload.runs.location import RUN
-from workload.runs.page import Shown, number, page, share
+from workload.runs.page import Shown, best, number, page, share
 
 _EVERY_S = 30
 _PAGES = Path("run-pages")
@@ -72,9 +72,11 @@ def list_runs(root: Path, environment: str, as_json: bool) -> int:
     elif not briefs:
         print(f"no runs in {stored.url}\n  next: {nothing(environment)}")
     else:
-        head = ("run", "state", "step", "loss", "tokens/s", "goodput", "cost", "written")
-        cells = [_cells(brief, price) for brief, price in zip(briefs, prices, strict=True)]
-        print("\n".join(aligned([head, *cells])))
+        head = ("run", "state", "step", "loss", "best", "tokens/s", "goodput", "cost", "written")
+        rows = [head, *(_cells(brief, price) for brief, price in zip(briefs, prices, strict=True))]
+        if not any(brief.best for brief in briefs):
+            rows = [(*row[:4], *row[5:]) for row in rows]
+        print("\n".join(aligned(rows)))
     return 0
 
 
@@ -186,7 +188,7 @@ class _Page:
 
 def _cells(brief: Brief, price: Price) -> tuple[str, ...]:
     return (
-        brief.run, brief.state, f"{brief.step:,} of {brief.steps:,}", number(brief.loss),
+        brief.run, brief.state, f"{brief.step:,} of {brief.steps:,}", number(brief.loss), best(brief),
         number(brief.tokens_per_s), share(brief.goodput), _dollars(price, price.so_far(brief)),
         brief.updated.partition(".")[0].replace("T", " "),
     )  # fmt: skip

@@ -252,6 +252,13 @@ def nearest(key: str, known: Collection[str]) -> str | None:
     return spelled[near[0]] if near else None
 
 
+def choice(value: str, choices: Collection[str]) -> str:
+    """Return the fix for a value that is none of `choices`: the closest one, otherwise some of them."""
+    near = nearest(value, choices)
+    listed = textwrap.shorten(f"e.g. {', '.join(filter(None, choices))}", 160, placeholder=" …")
+    return f"did you mean {near}?" if near else listed
+
+
 def shown(value: Any, texts: bool = True) -> str:
     """Format a value for a message: text in quotes, everything else as in the file.
 

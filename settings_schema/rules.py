@@ -14,11 +14,13 @@ class Rule:
         ok: test of a value of the field's type.
         text: noun phrase that continues "must be".
         fix: instruction for the user; empty: to write the default.
+        choices: all values that obey it, where they are few.
     """
 
     ok: Callable[[Any], bool]
     text: str
     fix: str = ""
+    choices: tuple[str, ...] = ()
 
 
 def pattern(regex: str, text: str, fix: str) -> Rule:
@@ -58,4 +60,5 @@ def below(high: float) -> Rule:
 
 def one_of(*choices: str) -> Rule:
     """Require a value in `choices`."""
-    return Rule(lambda value: value in choices, f"one of {', '.join(choices)}")
+    shown = ", ".join(choice or "empty" for choice in choices)
+    return Rule(lambda value: value in choices, f"one of {shown}", choices=choices)

@@ -45,9 +45,9 @@ def held_out() -> str:
         "trainer",
         "model, tokens, slice",
         "measured:",
-        "as MaxText:",
+        "forecast:",
         "error:",
-        "of its roofline:",
+        "share of roofline:",
         "source",
     )
     rows = (
@@ -91,16 +91,16 @@ def first_up() -> str:
         "storage": ("APIs that were enabled just now", "`SERVICE_DISABLED` after the wait", "`tpu up ENV`"),
         "builds": ("-", "a billing permission is missing", "the command that the message prints"),
         "data": ("the disk, made from the snapshot", "no snapshot; quota of Hyperdisk ML",
-                 "correct `data:snapshot`, or ask for quota"),
-        "monitoring": ("metrics of logs, until alerts may name them",
+                 "correct `data:snapshot`, or request quota"),
+        "monitoring": ("log-based metrics, until alerts may use them",
                        "`Cannot find metric(s) that match type` after the wait", "`tpu up ENV`"),
-        "network": ("-", "a role that was granted a moment ago", "wait for the grant, `tpu up ENV`"),
+        "network": ("-", "a role that was granted just now", "wait for the grant, `tpu up ENV`"),
         "gke": ("the control plane, then pools", "`insufficient regional quota`",
-                "ask for the quota that the message names"),
+                "request the quota that the message names"),
         "tpu": ("capacity", "\"no more capacity\"", "another zone in the settings; or `tpu up ENV` later"),
         "pipeline": ("the function's build", "the build's log; \"cannot run builds in this region\"",
                      "`tpu up ENV`, or first the quota above"),
-        "slurm": ("two machines, and the address between them", "a role that was granted a moment ago",
+        "slurm": ("two machines, and the address between them", "a role that was granted just now",
                   "wait for the grant, `tpu up ENV`; "
                   "a machine that boots and doesn't answer: docs/reference/slurm.md"),
         "queue": ("images through the project's repository", "a controller isn't ready, and why",
@@ -123,12 +123,12 @@ def google_lags() -> str:
         "account": "a new service account",
         "api": "an API that was enabled",
         "agent": "a new service agent, and the roles that Google gives it",
-        "metric": "a new metric of logs",
+        "metric": "a new log-based metric",
     }
     blocks = facts("lags")
     assert texts.keys() == blocks.keys()
     return table(
-        ("holds after", "typically:", "the program waits up to:", "source"),
+        ("change", "takes effect after:", "`tpu` waits up to:", "source"),
         (
             (text, *(f"{blocks[name][key] / 60:g} min" if key in blocks[name] else "-" for key in _LAG_KEYS),
              f"[page]({blocks[name]['source']})")
@@ -221,9 +221,9 @@ def policy_rules() -> str:
 def policy_count() -> str:
     """Return the README's sentence about the rules."""
     return (
-        f"[{len(RULES)} rules](docs/reference/policy.md) hold for every resource of every stack: the program "
-        "checks them in each preview and\nupdate, tests break each of them, and checkov audits the "
-        "same stacks from outside."
+        f"Every resource must satisfy [{len(RULES)} rules](docs/reference/policy.md): each preview and "
+        "update checks them, tests violate each one,\n"
+        "and the scanner checkov audits the stacks independently."
     )
 
 

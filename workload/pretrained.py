@@ -6,13 +6,12 @@ meta-llama/Llama-3.1-8B                id of the hub; kept in the hub's cache
 gs://my-project-checkpoints/runs/first, /tmp/training/runs/first, run:first@400
 """
 
-import hashlib
-import os
 import re
 from pathlib import Path
 
 from settings_schema import foreign
-from workload.errors import StoreError, WeightsError
+from workload import folders
+from workload.errors import WeightsError
 from workload.extract.weights import Weights, find
 from workload.model.transformers_config import CONFIG
 from workload.runs.errors import MissingObjectError
@@ -21,8 +20,6 @@ from workload.train.base import Checkpoint, Folder
 from workload.train.past import complete_step
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
-_FILES = (".json", ".safetensors")
-_PART_BYTES = 1 << 26
 
 
 def locate(name: str, step: int | None = None) -> Weights:
@@ -44,7 +41,7 @@ def locate(name: str, step: int | None = None) -> Weights:
         raise WeightsError(f"{name}/{CONFIG}: can't be read: {error}\n    fix: {fix}") from None
     if "exact" in content:
         return Checkpoint(store, complete_step(store, step))
-    return Folder(_from_bucket(name) if name.startswith("gs://") else Path(name))
+    return Folder(folders.downloaded(name) if name.startswith("gs://") else Path(name))
 
 
 def _from_hub(name: str) -> Path:
@@ -58,7 +55,7 @@ def _from_hub(name: str) -> Path:
         raise WeightsError(
             f"{name}: no such folder, and the hub's client is absent\n    fix: {fix}"
         ) from None
-    patterns = [f"*{ending}" for ending in _FILES]
+    patterns = [f"*{ending}" for ending in folders.WEIGHTS]
     try:
         return Path(hub.snapshot_download(name, allow_patterns=patterns))
     except errors.GatedRepoError:
@@ -71,31 +68,3 @@ def _from_hub(name: str) -> Path:
         line = (str(error).strip() or type(error).__name__).splitlines()[0]
         message, fix = f"can't be downloaded: {line}", f"where the network is: {download}"
     raise WeightsError(f"{name}: {message}\n    fix: {fix}")
-
-
-def _from_bucket(url: str) -> Path:
-    """Download a folder of weights into the cache, once for each set of its objects' generations."""
-    from workload.runs.bucket_store import open_bucket  # its client is large
-
-    store = open_bucket(url)
-    objects = {
-        name: version
-        for name, version in store.versions("").items()
-        if name.endswith(_FILES) and "/" not in name
-    }
-    key = hashlib.sha256(repr((store.url, sorted(objects.items()))).encode()).hexdigest()[:16]
-    home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    folder = Path(home) / "tpu-pulumi" / "weights" / key
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, (generation, size) in objects.items():
-        if (path := folder / name).exists():
-            continue
-        part = path.with_name(f"{name}.{os.getpid()}.part")
-        try:
-            with part.open("wb") as file:
-                for start in range(0, size, _PART_BYTES):
-                    file.write(store.read(name, start, min(size, start + _PART_BYTES), generation))
-        except OSError as error:
-            raise StoreError(f"{part}: can't be written: {error.strerror}\n    fix: make room") from None
-        part.replace(path)
-    return folder

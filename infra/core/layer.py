@@ -16,7 +16,7 @@ from infra.google.quotas import Use
 from infra.google.role import Role
 from infra.prices.row import PriceRow, Rate
 from infra.settings.schema import Relation, Settings
-from infra.settings.sources import INSTALLED, ROOT
+from infra.settings.sources import INSTALLED, PROGRAM, ROOT, part
 from settings_schema.parser import RecordRule
 
 if TYPE_CHECKING:
@@ -220,8 +220,13 @@ PROJECTS = ".tpu"
 
 def directory(name: str, root: Path = ROOT) -> str:
     """Return the folder of a layer's Pulumi.yaml, as `pulumi -C` takes it; "." is the root."""
-    path = f"{PROJECTS}/{name}" if INSTALLED else f"infra/layers/{name}"
-    return path if INSTALLED or (root / path / "Pulumi.yaml").is_file() else "."
+    return f"{PROJECTS}/{name}" if INSTALLED else str(project_file(name, root).parent.relative_to(root))
+
+
+def project_file(name: str, program: Path = PROGRAM) -> Path:
+    """Return a layer's Pulumi.yaml as the program has it: its folder's, or the root's."""
+    own = part(f"infra/layers/{name}/Pulumi.yaml", program)
+    return own if own.is_file() else part("Pulumi.yaml", program)
 
 
 def up_command(name: str, environment: str) -> str:

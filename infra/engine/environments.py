@@ -42,7 +42,7 @@ def shared_names(settings: Settings, root: Path = ROOT) -> tuple[list[Problem], 
             rule = f"Pulumi.{environment}.yaml names it too ({other[name][0]}); one stack alone can create it"
             suggested = f"{value}-{settings.environment}" if value else settings.environment
             fix = (
-                f"write e.g. {suggested.replace('_', '-')}; where this stack is up, another name in "
+                f"write e.g. {suggested.replace('_', '-')}; or, if this stack is up, rename it in "
                 f"Pulumi.{environment}.yaml"
             )
             problem = Problem(path, shown(value) if value else "nothing", rule, fix)

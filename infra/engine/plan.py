@@ -36,6 +36,7 @@ from infra.settings.sources import ROOT
 from infra.slices import preflight
 from infra.slices.nodes import nodes
 from infra.slices.preflight import Verdict
+from infra.slices.settings import TpuSettings
 from views.table import aligned
 from views.table import markdown as markdown_table
 
@@ -181,7 +182,8 @@ def plan(environment: str, root: Path = ROOT, only: Sequence[str] = (), save: Pa
                 output.rstrip(),
             )
 
-        verdicts = stacks.pool.submit(preflight.of, nodes(checked) if "tpu" in stacks.names else ())
+        slices = nodes(checked) if "tpu" in stacks.names else ()
+        verdicts = stacks.pool.submit(preflight.of, slices, checked[TpuSettings].code)
         planned = tuple(stacks.pool.map(preview, stacks.names))
         rates, costs = tuple(prices.rates(checked, only)), tuple(prices.of(checked, only))
         return Plan(environment, planned, costs, tuple(verdicts.result()), rates)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import yaml
 
-from infra.core.layer import PROJECTS
+from infra.core.layer import PROJECTS, project_file
 from infra.engine import registry
 from infra.errors import InfraError
 from infra.settings.sources import part
@@ -24,8 +24,7 @@ def write(root: Path) -> None:
     folder = root / PROJECTS
     files = {".gitignore": "*\n", _MAIN: part(_MAIN).read_text("utf-8")}
     for layer in registry.layers():
-        own = part(f"infra/layers/{layer.name}/Pulumi.yaml")
-        project = yaml.safe_load((own if own.is_file() else part("Pulumi.yaml")).read_text("utf-8"))
+        project = yaml.safe_load(project_file(layer.name).read_text("utf-8"))
         project |= {"main": "..", "stackConfigDir": "../.."}
         files[f"{layer.name}/Pulumi.yaml"] = yaml.safe_dump(project, sort_keys=False)
     try:

@@ -14,10 +14,10 @@ from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
-from infra.core.layer import Layer
+from infra.core.layer import Layer, project_file
 from infra.errors import LayersError, Problem
 from infra.settings.schema import SHARED
-from infra.settings.sources import PROGRAM, part
+from infra.settings.sources import PROGRAM
 from infra.settings.spelling import camel_case
 
 _NAME = re.compile("[a-z][a-z0-9]*")
@@ -85,8 +85,7 @@ def _names(declarations: Sequence[tuple[str, Layer]], root: Path) -> Iterable[Pr
     times = Counter(layer.name for _, layer in declarations)
     for folder, layer in declarations:
         name, where = layer.name, f"infra/layers/{folder}"
-        path = root / where / "Pulumi.yaml"
-        path = path if path.is_file() else part("Pulumi.yaml", root)
+        path = project_file(folder, root)
         project = re.search(r"(?m)^name: *(\S+)", path.read_text() if path.is_file() else "")
         if times[name] > 1:
             twins = ", ".join(

@@ -86,14 +86,14 @@ _NAMED = {Kind.QUOTA: _QUOTA, Kind.PERMISSION: _LACKED}
 _FIXES = {
     Kind.STOCK_OUT: "no action needed: retried with backoff. `fallbackZones`, or another zone, helps",
     Kind.QUOTA: "ask for more (console: IAM & Admin > Quotas), or lower count",
-    Kind.PERMISSION: f"grant the account that you are logged in as {ROLE_WITH.format('the permission')}; "
-    f"one granted just now counts within {lags.GRANT.longest_s / 60:.0f} min: run it again",
-    Kind.POLICY: "an administrator of organization policies (roles/orgpolicy.policyAdmin) lets the project",
+    Kind.PERMISSION: f"grant your account {ROLE_WITH.format('the permission')}; "
+    f"a grant takes up to {lags.GRANT.longest_s / 60:.0f} min: then run the command again",
+    Kind.POLICY: "an administrator (roles/orgpolicy.policyAdmin) must exempt the project",
     Kind.LOGIN: "gcloud auth application-default login",
     Kind.API_OFF: "tpu up ENV storage, which enables the APIs, and wait some minutes",
     Kind.INVALID: "correct the settings; a retry won't help",
     Kind.MISSING: "nothing: it is created again",
-    Kind.EXISTS: "nothing where it is ours; else delete it, or rename the slice",
+    Kind.EXISTS: "nothing if this stack owns it; else delete it, or rename the slice",
     Kind.RATE: "nothing: it is retried, more slowly",
     Kind.TRANSIENT: "nothing: it is retried",
     Kind.STACK: "what Pulumi asks for, if anything; it is retried in a minute",
@@ -128,7 +128,7 @@ class Failure:
         if self.kind is Kind.POLICY:
             needs = constraints.block(self.about).get("needs")
             show = f"gcloud org-policies describe {self.about} --effective --project=PROJECT"
-            allows = f"{fix_of(self.kind)} use {services}" if services else fix_of(self.kind)
+            allows = f"{fix_of(self.kind)} for {services}" if services else fix_of(self.kind)
             return f"{allows}; {show}{f' ({needs})' if needs else ''}"
         if self.kind is Kind.API_OFF and services:
             return f"{fix_of(self.kind)}; where storage is up already: {_ENABLE.format(services)}"

@@ -16,13 +16,13 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from infra.errors import Problem
-from settings_schema.parser import NOUNS, nearest
+from settings_schema.parser import NOUNS, choice, nearest
 
 COMMANDS = ("activations", "checkpoints", "data", "extract", "goodput", "preflight", "train")
 HOST_COMMAND = "slurmd"
 """Command of hosts alone, in the records of the Slurm layer's slices."""
 PROGRAMS = ("bash", "python", "python3", "sh")
-MAX_CHARACTERS = 500
+MAX_CHARACTERS = 2000
 TRAIN_OPTIONS = ("--dir", "--name", "--set")
 TRAIN_SWITCHES = ("--extend",)
 EXTRACT_OPTIONS = ("--dir", "--format", "--name", "--point", "--set", "--slice", "--stream")
@@ -41,8 +41,11 @@ def _configs(*parts: str) -> list[str]:
 PACKAGED = {"train": _configs(), "extract": _configs("extract")}
 PREPROCESSES = _configs("preprocess")
 KEYS_FILE = "run_keys.json"
-KEYS: Mapping[str, Mapping[str, str]] = json.loads(Path(__file__).with_name(KEYS_FILE).read_text("utf-8"))
-"""Keys that `--set` may name, by program, with the names of their types; empty for lists and tables.
+KEYS: Mapping[str, Mapping[str, str | list[str]]] = json.loads(
+    Path(__file__).with_name(KEYS_FILE).read_text("utf-8")
+)
+"""Keys that `--set` may name, by program, with the names of their types or, where they are few, their values;
+empty for lists and tables.
 
 tests/docs/test_run_keys.py writes the file from what the workload declares.
 """
@@ -143,8 +146,12 @@ def _refuse_unknown(program: str, change: str) -> None:
         near = nearest(key, known)
         fix = f": perhaps {near} was meant" if near else ""
         raise ValueError(f"--set {key} isn't a setting of {program}{fix}")
-    kind = KINDS.get(known.get(key, ""))
-    value = _value(text.strip())
+    allowed, value = known.get(key, ""), _value(text.strip())
+    if isinstance(allowed, list):
+        if value not in allowed:
+            raise ValueError(f"--set {change}: no value of {key}; {choice(str(value), allowed)}")
+        return
+    kind = KINDS.get(allowed)
     if kind and type(value) is not kind and not (kind is float and type(value) is int):
         raise ValueError(f"--set {change}: {key} is {NOUNS[kind]}")
 

@@ -4,16 +4,18 @@ The workload is a package of its own, called by its command line.
 """
 
 import json
+import os
 import shlex
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 from infra.catalog.book import BOOK
 from infra.settings.commands import extraction, training
-from infra.settings.sources import ROOT
+from infra.settings.sources import PROGRAM, ROOT
 from infra.slices.nodes import Node
 
 _NO_CACHED_RESULT = 4  # `workload preflight --cached`: no cached result
@@ -29,10 +31,12 @@ class Verdict:
     warn: bool
 
 
-def of(nodes: Iterable[Node]) -> list[Verdict]:
-    """Return the verdicts on the runs of some nodes, without repetitions."""
+def of(nodes: Iterable[Node], code: str | None = None) -> list[Verdict]:
+    """Return the verdicts on the runs of some nodes, without repetitions; `code`: of tpu:code."""
+    folder = ROOT / (code or "")
+    folder = folder if folder.is_dir() else ROOT
     jobs = (
-        (node.run, node.kind.name, len(node.together) or 1, node.zone.rpartition("-")[0])
+        (node.run, node.kind.name, len(node.together) or 1, node.zone.rpartition("-")[0], folder)
         for node in nodes
         if node.run
     )
@@ -41,7 +45,9 @@ def of(nodes: Iterable[Node]) -> list[Verdict]:
 
 
 @cache  # a call takes a second, and a program needs one for each slice
-def verdict_on(run: str, accelerator_type: str, slices: int = 1, region: str = "") -> Verdict | None:
+def verdict_on(
+    run: str, accelerator_type: str, slices: int = 1, region: str = "", folder: Path = ROOT
+) -> Verdict | None:
     """Return the verdict on a slice's `run`, or the command to get one; None if it has none.
 
     Args:
@@ -49,9 +55,10 @@ def verdict_on(run: str, accelerator_type: str, slices: int = 1, region: str = "
         accelerator_type: e.g. `v6e-16`.
         slices: how many of them run it together.
         region: of an extraction's output.
+        folder: of configs that aren't packaged.
     """
     if extracts := extraction(run):
-        return _size(run, extracts, accelerator_type, region)
+        return _size(run, extracts, accelerator_type, region, folder)
     run_training = training(run)
     if run_training is None:
         return None
@@ -64,8 +71,8 @@ def verdict_on(run: str, accelerator_type: str, slices: int = 1, region: str = "
         *(f"--set={change}" for change in run_training.changes),
     ]
     where = f"{slices} x {accelerator_type}" if slices > 1 else accelerator_type
-    command = f"tpu preflight {shlex.join(arguments)}"
-    answer = _answer("preflight", *arguments, "--cached", "--json")
+    command = f"{_at(folder)}tpu preflight {shlex.join(arguments)}"
+    answer = _answer("preflight", *arguments, "--cached", "--json", folder=folder)
     if answer is None:
         return Verdict(f"`{run}` isn't checked: no answer within {TIMEOUT_S:g} s; run {command}", warn=True)
     if answer.returncode == _NO_CACHED_RESULT:
@@ -79,11 +86,11 @@ def verdict_on(run: str, accelerator_type: str, slices: int = 1, region: str = "
     return Verdict(f"preflight of `{run}`: {fits}", warn=verdict != "yes")
 
 
-def _size(run: str, arguments: Sequence[str], accelerator_type: str, region: str) -> Verdict:
+def _size(run: str, arguments: Sequence[str], accelerator_type: str, region: str, folder: Path) -> Verdict:
     """Return size, price and predicted time of an extraction's output, or the command to get them."""
     words = ("extract", *arguments, "--estimate", "--slice", accelerator_type)
-    command = f"tpu workload {shlex.join(words)}"
-    answer = _answer(*words, "--json")
+    command = f"{_at(folder)}tpu workload {shlex.join(words)}"
+    answer = _answer(*words, "--json", folder=folder)
     try:
         facts = json.loads(answer.stdout if answer else "")
         size_bytes, hours = facts["size_bytes"], facts["predicted_host_hours"]
@@ -99,10 +106,19 @@ def _size(run: str, arguments: Sequence[str], accelerator_type: str, region: str
     )
 
 
-def _answer(*arguments: str) -> subprocess.CompletedProcess[str] | None:
-    """Run a command of the workload; None if it takes too long."""
+def _at(folder: Path) -> str:
+    """Return the beginning of a command line that runs in a folder of the checkout."""
+    return "" if folder == ROOT else f"cd {shlex.quote(str(folder.relative_to(ROOT)))} && "
+
+
+def _answer(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str] | None:
+    """Run a command of the workload in a folder; None if it takes too long."""
     line = [sys.executable, "-m", "workload", *arguments]
+    path = os.pathsep.join(filter(None, (str(PROGRAM), os.environ.get("PYTHONPATH"))))
+    environment = {**os.environ, "PYTHONPATH": path}
     try:
-        return subprocess.run(line, capture_output=True, text=True, cwd=ROOT, timeout=TIMEOUT_S, check=False)
+        return subprocess.run(
+            line, capture_output=True, text=True, cwd=folder, env=environment, timeout=TIMEOUT_S, check=False
+        )
     except subprocess.TimeoutExpired:
         return None

@@ -48,22 +48,32 @@ def pulumi(layer: str, *words: str) -> list[str]:
     return ["pulumi", *folder, *words, "--non-interactive", "--color", "never"]
 
 
-def _check_layer(arguments: Mapping[str, Any]) -> None:
-    if arguments["layer"] not in PROJECTS:
-        raise ValueError(f"layer: {arguments['layer']!r} is none of {', '.join(PROJECTS)}")
+def _check_layers(arguments: Mapping[str, Any]) -> None:
+    layers = arguments["layers"] if "layers" in arguments else (arguments["layer"],)
+    if not layers:
+        raise ValueError("layers: none is named")
+    for layer in layers:
+        if layer not in PROJECTS:
+            raise ValueError(f"layer: {layer!r} is none of {', '.join(PROJECTS)}")
 
 
-@step("pulumi up: {layer}", account="platform-engineer", check=_check_layer)
-def up(scene: Scene, layer: Layer, refused: str | None = None) -> None:
-    """Bring a layer's stack up with the Pulumi CLI; with `refused` it must fail with matching output."""
+@step("pulumi up: {layers}", account="platform-engineer", check=_check_layers)
+def up(scene: Scene, *layers: Layer, refused: str | None = None) -> None:
+    """Bring layers' stacks up with the Pulumi CLI, at once; with `refused` each must fail and print it."""
+    for name in _nodes(scene) if "tpu" in layers else ():
+        scene.forget_boots(name)
+    with ThreadPoolExecutor(len(layers)) as pool:
+        outputs = list(pool.map(lambda layer: _up(scene, layer, refused), layers))
+    scene.note.text = "; ".join(map(summary, outputs)) if refused is None else "refused, as it should be"
+    follow_nodes(scene)
+
+
+def _up(scene: Scene, layer: Layer, refused: str | None) -> str:
+    """Return the output of `pulumi up`."""
     stack = scene.environment
     scene.shell.run(pulumi(layer, "stack", "select", "--create", stack))
-    for name in _nodes(scene) if layer == "tpu" else ():
-        scene.forget_boots(name)
     command = pulumi(layer, "up", "-s", stack, "--yes", "--skip-preview")
-    output = scene.shell.run(command, timeout_s=1800, refused=refused)
-    scene.note.text = summary(output) if refused is None else "refused, as it should be"
-    follow_nodes(scene)
+    return scene.shell.run(command, timeout_s=1800, refused=refused)
 
 
 @step("pulumi preview --expect-no-changes: {layers}", account="platform-engineer")
@@ -74,7 +84,7 @@ def unchanged(scene: Scene, *layers: Layer) -> None:
         list(pool.map(lambda layer: scene.shell.run(pulumi(layer, *words)), layers))
 
 
-@step("pulumi destroy: {layer}", account="platform-engineer", check=_check_layer)
+@step("pulumi destroy: {layer}", account="platform-engineer", check=_check_layers)
 def destroy(scene: Scene, layer: Layer, refused: str | None = None) -> None:
     """Destroy a layer's stack; with `refused` it must fail with matching output."""
     # A destroy that must be refused is refused by its preview, before the first resource goes.

@@ -54,7 +54,7 @@ PIPELINE = {
     "pipeline:changes": ["output.shards=4", "output.sequence_length=128"],
 }
 # The four first layers' stacks but the slices', and the bundle.
-FOUNDATION = (step.up("storage"), step.publish("cpu"), step.up("network"), step.up("data"))
+FOUNDATION = (step.up("storage"), step.publish("cpu"), step.up("network", "data"))
 # A Slurm cluster: its machines, its settings but for nodesets and zones, and the steps until it answers.
 CONTROLLER, LOGIN = "slurm-dev-controller", "slurm-dev-login-0"
 SLURM = {

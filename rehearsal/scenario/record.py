@@ -75,12 +75,13 @@ class KillRecord:
 
 @dataclass
 class RunRecord:
-    """A training run: (step, loss, exact loss) in order, its events, its final.json."""
+    """A training run: (step, loss, exact loss) in order, its events, its final.json, its page's path."""
 
     name: str
     losses: list[tuple[int, float, str]]
     events: list[dict[str, Any]]
     final: dict[str, Any]
+    page: str = ""  # below the report's folder; empty: none
 
 
 @dataclass

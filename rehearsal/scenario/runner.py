@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 import time
 from pathlib import Path
 
@@ -107,6 +108,7 @@ class Runner:
             lambda: follow_nodes(scene),
             self._gather_boots,
             self._gather_runs,
+            self._gather_pages,
             self._gather_output,
         ):
             try:
@@ -134,6 +136,16 @@ class Runner:
         self.record.runs = [
             RunRecord(run, bucket.losses(run), bucket.events(run), bucket.final(run) or {}) for run in runs
         ]
+
+    def _gather_pages(self) -> None:
+        """Write the page of each run beside the report, by the command that a user has for it."""
+        scene, show = self.scene, [sys.executable, "-m", "cli", "runs", "show", self.scene.environment]
+        scene.shell.account = ""
+        for run in self.record.runs:
+            if scene.bucket.names(f"runs/{run.name}/config.json"):
+                page = f"runs/{run.name}.html"
+                scene.shell.run([*show, run.name, "--no-open", "--out", str(self._report / page)])
+                run.page = page
 
     def _gather_output(self) -> None:
         """Keep what pods printed, after a failure: it ends with the world."""

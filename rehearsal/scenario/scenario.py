@@ -105,12 +105,12 @@ def load(path: Path, seed: int | None = None) -> Scenario:
         frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
         line = error.lineno if isinstance(error, SyntaxError) else frames[-1].lineno if frames else 1
         raise ScenarioError(
-            f"{path}:{line}: {error}", "docs/concepts/rehearsal.md lists the steps"
+            f"{path}:{line}: {error}", "docs/internals/scenarios.md lists the steps"
         ) from error
     scenario, title = module.get("SCENARIO"), (module.get("__doc__") or "").strip().partition("\n")[0]
     if not isinstance(scenario, Scenario) or not title:
         raise ScenarioError(
-            f"{path}: needs a docstring and SCENARIO = Scenario(…)", "docs/concepts/rehearsal.md"
+            f"{path}: needs a docstring and SCENARIO = Scenario(…)", "docs/internals/scenarios.md"
         )
     seeds = (seed, scenario.seed, random.SystemRandom().randrange(10**6))
     drawn = next(number for number in seeds if number is not None)

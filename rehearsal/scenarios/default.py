@@ -24,8 +24,7 @@ SCENARIO = Scenario(
             times=2,
         ),
         step.publish("cpu").by("ci"),
-        step.up("network"),
-        step.up("data"),
+        step.up("network", "data"),
         # A running stack is changed in place.
         step.settings(
             {
@@ -37,8 +36,7 @@ SCENARIO = Scenario(
             }
         ),
         step.up("storage"),
-        step.up("network"),
-        step.up("data"),
+        step.up("network", "data"),
         step.unchanged("storage", "network", "data"),
         step.fault(
             "there is no v6e left in the zone",

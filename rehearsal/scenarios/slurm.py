@@ -15,6 +15,11 @@ OTHER = "us-east5-a"
 BUG = "sbatch -p reboots --job-name=bug examples/slurm/tiny.sbatch --set model.layers=none"
 FIRST = "tpu-0-w[0-3]"
 """Hosts of the first slice."""
+POWER_DOWN = """
+idle=$(sinfo --noheader --Node --format='%N %t' | sed -n 's/ idle$//p' | sort -u | paste -sd,)
+[ -z "$idle" ] || sudo scontrol update "NodeName=$idle" State=POWER_DOWN
+"""
+"""Line of an administrator for whom `SuspendTime` is too long."""
 
 
 def nodeset(name: str, accelerator: str, zone: str, hosts: int, **more: object) -> dict[str, object]:
@@ -91,7 +96,7 @@ SCENARIO = Scenario(
             match={"method": "tpu.projects.locations.nodes.create", "path": ZONE},
             times=None,
         ),
-        step.kill("fleet=tpu-1", "power-loss", run="preempted", between=(12, 24)),
+        step.kill("fleet=tpu-1", "power-loss", run="preempted", between=(24, 36)),
         # A host reboots under its job, and a slice is preempted with notice.
         step.kill("fleet=reboots-0", "reboot", run="reboots", between=(20, 60), jitter_s=0).by("ml-engineer"),
         step.kill("fleet=notice-0", "notice", run="notice", between=(20, 60), jitter_s=0).by("ml-engineer"),
@@ -106,7 +111,9 @@ SCENARIO = Scenario(
         step.command("tpu fleet list dev", prints=OTHER),
         step.same("undisturbed", "preempted"),
         step.unchanged("slurm"),
-        # Idle slices go meanwhile.
+        # The idle slice of the undisturbed job has gone; an administrator doesn't wait for the others.
+        step.command("until ! tpu fleet list dev | grep 'tpu-0 '; do sleep 1; done", timeout_s=120),
+        step.ssh(CONTROLLER, POWER_DOWN).by("platform-engineer"),
         step.destroy("slurm", refused="protected"),
         step.command("pulumi -C infra/layers/slurm state unprotect --all --yes -s dev").by(
             "platform-engineer"

@@ -42,14 +42,16 @@ def record(batch: int, steps: int, width: int = 64, chip: str = "TPU v6 lite") -
 
 
 def trained(
-    store: FolderStore, run: str, node: str, first: int, last: int, state: str, number: int = 0
-) -> None:
+    store: FolderStore, run: str, node: str, first: int, last: int, state: str, number: int = 0,
+    best: tuple[int, float] | None = None,
+) -> None:  # fmt: skip
     """Do what a start of the trainer writes: an hour, of which the steps take three quarters."""
     clock = iter([0.0, 3600.0])
     goodput = GoodputRecorder(0.0, lambda: next(clock, 3600.0), lambda: time.time() - 3600.0)
     goodput.number, goodput.seconds["step"] = number, 2700.0
     goodput.begin(first)
     log = StepLog(store, run, node, 40)
+    log.best = lambda: best
     log.begin(first)
     for step in range(first + 1, last + 1):
         numbers = {
@@ -114,13 +116,16 @@ class Bucket:
     def __init__(self, cloud: Emulated, folder: Path):
         self.cloud, self.folder = cloud, folder
 
-    def put(self, run: str, *starts: tuple[int, int, str], node: str = "train", **more: Any) -> None:
+    def put(
+        self, run: str, *starts: tuple[int, int, str], node: str = "train",
+        best: tuple[int, float] | None = None, **more: Any,
+    ) -> None:  # fmt: skip
         root = self.folder / run
         store = FolderStore(root)
         store.write("config.json", json.dumps(record(8, 40, **more)).encode())
         with redirect_stdout(io.StringIO()):
             for number, (first, last, state) in enumerate(starts):
-                trained(store, run, node, first, last, state, number)
+                trained(store, run, node, first, last, state, number, best)
         for path in (path for path in root.rglob("*") if path.is_file()):
             self.write(f"runs/{run}/{path.relative_to(root).as_posix()}", path.read_bytes())
 
@@ -167,7 +172,7 @@ def test_runs_are_listed_with_state_step_loss_speed_goodput_and_cost(
 def test_a_list_for_programs_has_prices_by_the_slices_of_the_settings(
     bucket: Bucket, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    bucket.put("known", (0, 20, "preempted"))
+    bucket.put("known", (0, 20, "preempted"), best=(20, 9.5))
     bucket.put("fleet", (0, 20, "preempted"), node="tpu-us-east5-b-3")
     assert main(["runs", "dev", "--json"]) == 0
     known, fleet = sorted(json.loads(capsys.readouterr().out), key=lambda run: run["run"], reverse=True)
@@ -176,14 +181,18 @@ def test_a_list_for_programs_has_prices_by_the_slices_of_the_settings(
     assert 0 < known["dollars"] < fleet["dollars"]
     # 20 steps of 90 s are left, at a goodput of three quarters: 40 minutes of the same price an hour.
     assert known["predicted_dollars"] == pytest.approx(known["dollars"] * (1 + 1800 / 0.75 / 3600))
+    assert [(run["best"], run["best_loss"]) for run in (known, fleet)] == [(20, 9.5), (None, None)]
     assert main(["runs", "list", "dev"]) == 0
-    assert "≤ $" in capsys.readouterr().out
+    listed = capsys.readouterr().out
+    assert "≤ $" in listed
+    assert listed.split()[4] == "best"
+    assert "20 (9.5)" in listed
 
 
 def test_a_page_has_curves_marks_time_price_settings_and_links(
     bucket: Bucket, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    bucket.put("tiny", (0, 20, "preempted"), (19, 30, "failed"), (30, 40, "done"))
+    bucket.put("tiny", (0, 20, "preempted"), (19, 30, "failed"), (30, 40, "done"), best=(30, 9.25))
     bucket.write("runs/tiny/profile/worker-0/trace", b"")
     out = tmp_path / "pages" / "tiny.html"
     assert main(["runs", "show", "dev", "tiny", "--out", str(out)]) == 0
@@ -193,7 +202,8 @@ def test_a_page_has_curves_marks_time_price_settings_and_links(
     assert drawn == ["loss by step", "learning rate by step", "gradient norm by step", "tokens/s by step"]
     text = text_of(page)
     for part in (
-        "state done", "step 40 of 40", "validation loss 9.5", "tokens/s 16,000", "price: spot, us-east5-b",
+        "state done", "step 40 of 40", "validation loss 9.5", "best step 30 (9.25)",
+        "tokens/s 16,000", "price: spot, us-east5-b",
         "19 preempted steps to do again: 1", "19 restart",
         "30 restart the start before ended without notice",
         "d_model 64", "tpu logs dev train --follow", f"xprof --logdir gs://{BUCKET}/runs/tiny/profile",
@@ -208,15 +218,16 @@ def test_two_runs_of_different_models_are_drawn_over_one_another_by_step_and_by_
     bucket: Bucket, tmp_path: Path
 ) -> None:
     bucket.put("tiny", (0, 40, "done"))
-    bucket.put("wide", (0, 40, "done"), width=256)
+    bucket.put("wide", (0, 40, "done"), width=256, best=(40, 9.5))
     out = tmp_path / "both.html"
     assert main(["runs", "show", "dev", "tiny", "wide", "--out", str(out)]) == 0
     page = out.read_text()
     drawn = re.findall(r'role="img" aria-label="([^"]+)"', page)
     assert drawn[:2] == ["loss by step", "loss by tokens"]
     assert "wide validation" in page
-    assert '<tr class="warn"><td>model.d_model</td><td>64</td><td>256</td></tr>' in page
-    assert page.index("model.d_model") < page.index("train.steps"), "settings that differ come first"
+    assert '<tr class="warn"><td>model.<wbr>d_model</td><td>64</td><td>256</td></tr>' in page
+    assert page.index(".<wbr>d_model") < page.index(".<wbr>steps"), "settings that differ come first"
+    assert "best step – 40 (9.5)" in text_of(page)
 
 
 def test_a_followed_page_is_written_again_until_the_run_ends(

@@ -45,7 +45,7 @@ class Guide:
         text = "".join(commands(ROOT / page).values()).replace("/tmp/guide", str(self.folder))
         pieces = HEREDOC.split(text)
         for shell, python in zip(pieces[::2], [*pieces[1::2], ""], strict=True):
-            for line in re.split(r"(?<=\n)(?=workload |tpu |export |printf |cd )", shell):
+            for line in re.split(r"(?<=\n)(?=workload |tpu |export |cat |cd )", shell):
                 self.line(line)
             exec(python, {})
 

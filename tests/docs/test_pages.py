@@ -256,7 +256,7 @@ def test_the_infrastructure_guide_is_run_by_a_scenario() -> None:
 
 
 def test_the_example_of_a_scenario_is_one(tmp_path: Path) -> None:
-    example = re.search(r"```python\n(.*?)```", DOCUMENTS[ROOT / "docs/concepts/rehearsal.md"], re.DOTALL)
+    example = re.search(r"```python\n(.*?)```", DOCUMENTS[ROOT / "docs/internals/scenarios.md"], re.DOTALL)
     assert example
     (tmp_path / "example.py").write_text(example[1])
     assert len(load(tmp_path / "example.py").steps) == 8

@@ -252,4 +252,4 @@ def test_what_pulumi_printed_is_summed_up() -> None:
     output = "Resources:\n    + 4 created\n    ~ 1 updated\n    2 unchanged\n\nDuration: 3s\n"
     assert summary(output) == "4 created, 1 updated, 2 unchanged"
     assert summary("Resources:\n    19 unchanged\n") == "19 unchanged"
-    assert str(steps.up("tpu", "no capacity")) == "pulumi up: tpu   (must fail)"
+    assert str(steps.up("tpu", refused="no capacity")) == "pulumi up: tpu   (must fail)"

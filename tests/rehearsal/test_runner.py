@@ -19,6 +19,7 @@ from rehearsal.errors import ScenarioFailed
 from rehearsal.scenario import building, killing, steps, watching
 from rehearsal.scenario.bucket import Bucket, ObjectFacts
 from rehearsal.scenario.record import Price, Record
+from rehearsal.scenario.report import write_report
 from rehearsal.scenario.runner import Runner
 from rehearsal.scenario.scenario import Scenario
 from rehearsal.scenario.scene import Scene
@@ -158,6 +159,26 @@ def test_a_failing_step_ends_the_scenario_with_its_reason(tmp_path: Path) -> Non
 )
 def test_a_step_that_shows_something_else_fails(tmp_path: Path, step: Step, reason: str) -> None:
     assert reason in failure(make_runner(tmp_path, step)[0])
+
+
+def test_the_page_of_each_run_is_beside_the_report(tmp_path: Path) -> None:
+    runner, _, bucket = make_runner(tmp_path, steps.command("true"))
+    bucket.objects = dict.fromkeys(
+        ("runs/first/config.json", "runs/first/status.json", "runs/other/checkpoints/1"),
+        ObjectFacts(1, 2, "x"),
+    )
+    bucket.losses_of = {"first": [(1, 2.0, "0x1p1")], "other": []}
+    command = runner._layout.program / "cli.py"
+    command.write_text("import sys, pathlib\npathlib.Path(sys.argv[-1]).parent.mkdir()\n"
+                       "pathlib.Path(sys.argv[-1]).write_text(' '.join(sys.argv[1:-1]))\n")  # fmt: skip
+    record = runner.act()
+    assert record.verdict == "passed"
+    assert {run.name: run.page for run in record.runs} == {"first": "runs/first.html", "other": ""}
+    page = (tmp_path / "report/runs/first.html").read_text()
+    assert page == f"runs show {runner.scene.environment} first --no-open --out"
+    assert re.findall(
+        '<a href="([^"]+)">first</a>', write_report(record, tmp_path / "report").read_text()
+    ) == ["runs/first.html"]
 
 
 @pytest.mark.parametrize(("command", "kept"), [("false", ["a-slice-0-0.11.worker.log"]), ("true", [])])

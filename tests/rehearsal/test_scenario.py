@@ -47,12 +47,8 @@ def test_the_default_scenario_has_every_promised_step() -> None:
         "notice",
         "power-loss",
     ]
-    assert {step.arguments["layer"] for step in planned if step.kind == "up"} == {
-        "storage",
-        "network",
-        "data",
-        "tpu",
-    }
+    up = {layer for step in planned if step.kind == "up" for layer in step.arguments["layers"]}
+    assert up == {"storage", "network", "data", "tpu"}
     assert any(step.kind == "same" for step in planned)
     assert any(step.kind == "destroy" and step.arguments["refused"] for step in planned)
 
@@ -72,7 +68,7 @@ def test_locks_of_all_bundles_are_known_before(tmp_path: Path) -> None:
     ("step", "title", "account"),
     [
         (steps.up("storage"), "pulumi up: storage", "platform-engineer"),
-        (steps.up("tpu", "no capacity").by("ci"), "pulumi up: tpu   (must fail)", "ci"),
+        (steps.up("tpu", refused="no capacity").by("ci"), "pulumi up: tpu   (must fail)", "ci"),
         (steps.command("\n  one\n  two\n", fails=True), "$ one …   (must fail)", "ml-engineer"),
         (steps.destroy("data"), "pulumi destroy: data", "platform-engineer"),
         (steps.remember("a/", "b/"), "note the objects in the bucket: a/, b/", None),
@@ -92,7 +88,8 @@ def test_a_step_has_a_title_and_an_account(step: Step, title: str, account: str 
         ("SCENARIO = Scenario(lags=Lags(-1), steps=(step.survived(),))", "lags.grant_s: -1 is negative"),
         ("SCENARIO = Scenario(clok=0, steps=(step.survived(),))", "unexpected keyword argument 'clok'"),
         ("step.surviv()", "has no attribute 'surviv'"),
-        ("step.up()", "missing a required argument: 'layer'"),
+        ("step.up()", "layers: none is named"),
+        ("step.destroy()", "missing a required argument: 'layer'"),
         ("step.up('tpus')", "layer: 'tpus' is none of storage"),
         ("step.up('tpu', refuse='x')", "unexpected keyword argument 'refuse'"),
         ("step.up('tpu', refused='(')", "missing ), unterminated subpattern"),

@@ -58,6 +58,13 @@ def test_damaged_and_absent_losses_are_left_out(tmp_path: Path) -> None:
         best.require(store, [2, 3])
 
 
+def test_a_folder_that_ends_as_a_best_step_does_is_a_folder(tmp_path: Path) -> None:
+    assert not base.is_best(str(tmp_path / "weights@best"))
+    assert base.named(str(tmp_path / "weights@best")) == base.Folder(tmp_path / "weights@best")
+    assert base.is_best(f"run:{tmp_path}/runs/run@best")
+    assert not base.is_best(f"run:{tmp_path}/runs/run@8")
+
+
 def test_the_best_needs_held_out_tokens() -> None:
     with pytest.raises(ConfigError, match=r"checkpoint.keep_best = true: needs observe.eval_path"):
         configs.load("tiny.toml", ["checkpoint.keep_best=true"])
@@ -114,6 +121,8 @@ def test_the_best_checkpoint_is_saved_retained_and_named(
     given = (f"train.init_from=run:{run.path}@best", "train.init_with=step")
     fork = [*command("fork", 13, 13, *given), "--dir", str(tmp_path)]
     assert train(fork) == 0
+    status = run.json("status.json")
+    assert (status["best"], status["best_loss"]) == (8, 2.0)
     recorded = RunFolder(tmp_path / "runs/fork").json("config.json")["exact"]["train"]["init_from"]
     assert recorded == f"run:{run.path}@8"
     # Another best one since: the fork stays what it was begun as.

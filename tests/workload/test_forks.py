@@ -1,6 +1,7 @@
 """Runs that begin with another run's parameters, optimizer's state or step, and what must be equal for it."""
 
 import json
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -125,7 +126,7 @@ REFUSED = [
     ("optimizer", ("optimizer.name=adamw", "optimizer.options={}"), "is lion there, adamw here"),
     ("parameters", ("model.d_ff=96",), "model.d_ff = 96: must be 64, as in run:"),
     ("parameters", ("model.rope_theta=5000",), "model.rope_theta = 5000.0: must be 10000.0, as in run:"),
-    ("parameters", ("lora.rank=2", "train.init_with=step"), 'train.init_with = "step": isn\'t for adapters'),
+    ("step", ("lora.rank=2",), 'has no adapters, whose state train.init_with = "step" takes'),
     ("everything", (), "must be one of parameters, optimizer, step"),
     ("step", ("train.init_from=weights",), "is of a run in train.init_from, which is 'weights'"),
     ("step", ("train.init_from=",), "is of a run in train.init_from, which is ''"),
@@ -167,3 +168,65 @@ def test_adapters_begin_beside_a_runs_parameters_and_are_merged(root: Path, tmp_
     export = ["checkpoints", "export", str(run), "--merged", "--out", str(tmp_path / "hf")]
     assert main(export) == 0
     assert json.loads((tmp_path / "hf/config.json").read_text())["num_hidden_layers"] == 1
+
+
+def adapters(folder: Path, run: str, begin: str, *more: str) -> list[str]:
+    """Return a run of adapters that begins with a checkpoint."""
+    return [*command(run, STEPS, 2, "lora.rank=2", f"train.init_from={begin}", *more), "--dir", str(folder)]
+
+
+@pytest.fixture(name="adapted", scope="module")
+def _adapted(root: Path, tokens: Path) -> Path:
+    """The folder of `root` with a run of adapters, `adapted`, too, with checkpoints 2 and 4."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DATA_DIR", str(tokens))
+        patch.setenv("GCE_METADATA_HOST", "127.0.0.1:1")
+        assert train(adapters(root, "adapted", f"run:{root}/runs/first@4", *LION)) == 0
+    return root
+
+
+def test_a_fork_of_adapters_goes_on_to_the_bit_beside_the_same_weights(adapted: Path, tmp_path: Path) -> None:
+    line = adapters(tmp_path, "fork", f"run:{adapted}/runs/adapted@2", "train.init_with=step", *LION)
+    assert train(line) == 0
+    first, fork = RunFolder(adapted / "runs/adapted"), RunFolder(tmp_path / "runs/fork")
+    assert fork.json("final.json") == first.json("final.json")
+    assert fork.losses() == {step: loss for step, loss in first.losses().items() if step > 2}
+    # A fork of the fork, which lost its last step, and the export that adds the adapters to the weights.
+    again = adapters(tmp_path, "again", f"run:{tmp_path}/runs/fork@4", "optimizer.warmup_steps=1", *LION)
+    assert train(again) == 0
+    run = RunFolder(tmp_path / "runs/again")
+    assert run.json("config.json")["base"] == first.json("config.json")["exact"]["train"]["init_from"]
+    ended = run.json("final.json")
+    shutil.rmtree(run.path / "checkpoints/4")
+    (run.path / "final.json").unlink()
+    assert train(again) == 0
+    assert (run.json("final.json"), run.events("restore")[0]["step"]) == (ended, 2)
+    export = ["checkpoints", "export", str(run.path), "--merged", "--out", str(tmp_path / "hf")]
+    assert main(export) == 0
+
+
+def test_adapters_are_taken_without_their_optimizer(adapted: Path, tmp_path: Path) -> None:
+    """No update: the rate of the first step of a warm-up is 0."""
+    line = adapters(tmp_path, "fork", f"run:{adapted}/runs/adapted@2", "checkpoint.every_steps=1")
+    assert train(line) == 0
+    taken, was = state(tmp_path, "fork", 1), state(adapted, "adapted", 2)
+    assert same(taken["params"], was["params"])
+    assert int(optimizer.finished(taken["opt_state"])) == 1
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (("lora.rank=3",), "has shape (1, 32, 2), this run's is (1, 32, 3)"),
+        (("lora.alpha=4",), "lora.alpha is 16.0 there, 4.0 here"),
+        (('lora.targets=["q_proj"]',), "is of no array of this run"),
+        (("lora.rank=0",), "its checkpoints hold adapters alone\n    fix: lora.rank = 2, to go on with them"),
+        (("train.init_with=step", "optimizer.name=sgd"), "optimizer.name is lion there, sgd here"),
+    ],
+)
+def test_what_adapters_must_share_is_named(
+    more: tuple[str, ...], message: str, adapted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train(adapters(tmp_path, "fork", f"run:{adapted}/runs/adapted@2", *more)) in (1, 2)
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "runs/fork/config.json").exists()

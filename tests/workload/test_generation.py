@@ -36,6 +36,12 @@ def that_ends_at_once(folder: Path) -> Path:
     return folder
 
 
+def test_the_weights_begin_token_remains_where_documents_have_none() -> None:
+    known = Generation((BEGIN,), (CHAT_END,), 512)
+    assert Generation.of_run((), END, 64, known) == Generation((BEGIN,), (END, CHAT_END), 512)
+    assert Generation.of_run((2,), END, 1024, known) == Generation((2,), (END, CHAT_END), 1024)
+
+
 @pytest.fixture
 def exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     source = tmp_path / "documents.jsonl"

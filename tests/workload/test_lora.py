@@ -16,6 +16,7 @@ from tests.limits import HANG_S
 from tests.parity import environment
 from tests.workload.slice import command, train
 from tests.workload.test_model import GEMMA, logits, parameters
+from workload import folders
 from workload.__main__ import main
 from workload.errors import ConfigError
 from workload.model import adapters, attention, decoder, huggingface
@@ -23,7 +24,7 @@ from workload.model.adapters import LoraConfig
 from workload.model.architecture import Architecture
 from workload.model.generation import Generation
 from workload.model.products import Products, quantized
-from workload.runs.store import FolderStore
+from workload.runs.store import FolderStore, open_store
 from workload.train import config as configs
 from workload.train.past import Past
 
@@ -148,6 +149,26 @@ def test_merged_weights_are_the_frozen_ones_and_the_product_of_the_adapters(
         if f"{path}.lora_A.weight" in stored:
             value = value + 2 * stored[f"{path}.lora_B.weight"] @ stored[f"{path}.lora_A.weight"]
         np.testing.assert_allclose(whole[name], value, rtol=1e-6, atol=1e-6, err_msg=name)
+
+
+def test_adapters_beside_weights_in_a_bucket_are_merged_without_its_mount(
+    root: Path, tmp_path: Path, storage_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", storage_url)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(folders, "MOUNT", tmp_path / "mnt")
+    url = f"gs://bucket/{tmp_path.name}/base"
+    for path in (root / "base").iterdir():
+        open_store(url).write(path.name, path.read_bytes())
+    run = shutil.copytree(root / "runs/lora", tmp_path / "runs/lora")
+    record = json.loads((run / "config.json").read_text())
+    record["exact"]["train"]["init_from"] = url
+    (run / "config.json").write_text(json.dumps(record))
+    merged, expected = (
+        exported(tmp_path, tmp_path / "out", "--merged"),
+        exported(root, tmp_path / "own", "--merged"),
+    )
+    assert (merged / "model.safetensors").read_bytes() == (expected / "model.safetensors").read_bytes()
 
 
 @pytest.mark.prove

@@ -160,6 +160,15 @@ def test_a_checkpoint_of_adapters_holds_them_alone_and_is_done_again_to_the_bit(
     assert len(RunFolder(run).losses()) == 4
 
 
+def test_a_fork_of_adapters_goes_on_to_the_bit_beside_the_same_parameters(root: Path, tmp_path: Path) -> None:
+    begin = (f"train.init_from=run:{root / 'runs/lora'}@2", "train.init_with=step")
+    assert train(line("transformer:Model", "fork", tmp_path, "train.steps=4", QUICK, *LORA, *begin)) == 0
+    fork = RunFolder(tmp_path / "runs/fork")
+    assert fork.json("final.json") == RunFolder(root / "runs/lora").json("final.json")
+    assert sorted(fork.losses()) == [3, 4]
+    assert fork.json("config.json")["base"] == f"run:{root / 'runs/base'}@2"
+
+
 def test_two_workers_read_their_parts_of_what_they_begin_with(
     root: Path, tokens: Path, tmp_path: Path
 ) -> None:

@@ -125,3 +125,8 @@ def test_a_name_that_several_write_at_once_is_written_by_each(tmp_path: Path) ->
         list(pool.map(write, range(8)))
     assert store.read("status.json") in [str(number).encode() for number in range(8)]
     assert [path.name for path in tmp_path.iterdir()] == ["status.json"]
+
+
+def test_a_relative_folder_is_an_absolute_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert open_store("local/runs/first").url == f"{tmp_path}/local/runs/first"

@@ -27,12 +27,13 @@ class ExtractConfig:
     # regular expression on whole names, "re:resid_(pre|post)\\.[0-7]".
     points: WORDS = ()
     # Tokens to keep of each document: "all", "last", "every:8" (0, 8, …), "role:assistant" (of --chat), or
-    # by number: "5" from the beginning, "-2" from the end; several words add up.
+    # by number: "5" from the beginning, "-2" from the end; of several the union.
     positions: WORDS = ("all",)
     dtype: str = ruled("bfloat16", one_of("float32", "bfloat16"))  # of the computation and of the shards
-    batch_tokens: int = ruled(16384, at_least(128))  # of a batch on all chips together, about
-    row_tokens: int = ruled(0, at_least(0))  # of a row of documents; 0: the shortest with little padding
-    shard_bytes: int = ruled(1_000_000_000, at_least(1), most=2**53)  # of a shard, about
+    batch_tokens: int = ruled(16384, at_least(128))  # approximate tokens of a batch, over all chips
+    # of a row of documents, in tokens; 0: the shortest with little padding
+    row_tokens: int = ruled(0, at_least(0))
+    shard_bytes: int = ruled(1_000_000_000, at_least(1), most=2**53)  # approximate size of a shard
 
 
 @dataclass(frozen=True)

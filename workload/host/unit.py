@@ -27,7 +27,7 @@ _PROGRAMS = {
     "sh": "/bin/sh",
 }
 _PATH = re.compile(r"\.?/[A-Za-z0-9._+/-]+")
-_MAX_CHARACTERS = 500
+_MAX_CHARACTERS = 2000
 NOTHING: Mapping[str, str] = MappingProxyType({})
 # Commands that write heartbeats themselves; for others tpu-heartbeat.service does.
 _OWN_HEARTBEAT = ("extract", "train")

@@ -17,8 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from workload.model import adapters, places, points, rope
 from workload.model import attention as attentions
-from workload.model import places, points, rope
+from workload.model.adapters import LoraConfig
 from workload.model.architecture import Architecture
 from workload.model.attention import Attend
 from workload.model.places import Place, Turns
@@ -39,11 +40,16 @@ def product(x: Array, w: Weights, name: str) -> Array:
 def shapes(arch: Architecture, dtype: Any = jnp.float32) -> Params:
     """Return the tree of parameters as shapes."""
     groups = arch.shapes()
+    return {**_shaped(groups["ends"], dtype), "layers": _shaped(groups["layers"], dtype)}
 
-    def shaped(group: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
-        return {name: jax.ShapeDtypeStruct(shape, dtype) for name, shape in group.items()}  # type: ignore[no-untyped-call]
 
-    return {**shaped(groups["ends"]), "layers": shaped(groups["layers"])}
+def trained(arch: Architecture, lora: LoraConfig) -> Params:
+    """Return the tree of parameters that a run trains as shapes: all of them, or its adapters."""
+    return {"layers": _shaped(adapters.shapes(arch, lora))} if lora.rank else shapes(arch)
+
+
+def _shaped(group: Mapping[str, tuple[int, ...]], dtype: Any = jnp.float32) -> Params:
+    return {name: jax.ShapeDtypeStruct(shape, dtype) for name, shape in group.items()}  # type: ignore[no-untyped-call]
 
 
 def first(arch: Architecture, seed: int, shardings: Any = None) -> Params:

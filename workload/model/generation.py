@@ -32,9 +32,11 @@ class Generation:
     def of_run(cls, begins: tuple[int, ...], end: int, length: int, known: "Generation") -> "Generation":
         """Return the settings of a run on such documents, cut to `length`; `known`: of its initial weights.
 
-        Length and end tokens of the weights, such as those of a chat, remain valid.
+        Length and end tokens of the weights, such as those of a chat, remain valid; so does their begin token
+        where documents have none of their own, as conversations, whose template writes it.
         """
-        return cls(begins, tuple(dict.fromkeys([end, *known.ends])), max(length, known.longest))
+        ends = tuple(dict.fromkeys([end, *known.ends]))
+        return cls(begins or known.begins, ends, max(length, known.longest))
 
     @classmethod
     def of_weights(cls, weights: Path) -> "Generation":

@@ -18,6 +18,8 @@ _NAME = pattern(
 class ModuleConfig:
     """Module of `flax.nnx` or `flax.linen` in place of the decoder."""
 
-    module: str = setting(rule=_NAME)  # class, or function that returns a module
+    # in place of the settings above, your own module: a class, or a function that returns one
+    module: str = setting(rule=_NAME)
     settings: dict[str, Any] = field(default_factory=dict)  # arguments of its constructor
-    vocab_size: int = ruled(0, at_least(0), most=2**24)  # 0: of the tokens; for a constructor that takes it
+    # of your own module, if its constructor takes it; 0: of the tokens
+    vocab_size: int = ruled(0, at_least(0), most=2**24)

@@ -12,7 +12,7 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -237,13 +237,13 @@ def _compile(config: Config, slices: Slices) -> Compiled:
             )
         took = time.monotonic() - begun
         memory = compiled.memory_analysis()
-        temporaries, largest = buffers(dump)
+        temporaries_bytes, largest = buffers(dump)
         program = HloProgram(compiled.as_text(), slices.count)
         rates = Rates(dcn_bytes_per_s=slices.dcn_bytes_per_s)
         return Compiled(
             refused="",
             arguments_bytes=memory.argument_size_in_bytes,
-            temporaries_bytes=temporaries,
+            temporaries_bytes=temporaries_bytes,
             outputs_bytes=memory.output_size_in_bytes - memory.alias_size_in_bytes,
             code_bytes=memory.generated_code_size_in_bytes,
             largest=largest,
@@ -294,30 +294,38 @@ def _out_of_memory(message: str) -> str:
     return (lines or [message.splitlines()[0]])[0]
 
 
-_TEMPORARIES = re.compile(r"^allocation \d+: size (\d+)(?:, page \d+)?, preallocated-temp", re.MULTILINE)
+_ALLOCATION = re.compile(r"^allocation \d+: size (\d+)(?:, color (\d+))?(?:, page \d+)?, (.*)$", re.MULTILINE)
 _LARGEST = re.compile(r"^ +\S+ *\( *\d+%\); +([\d.]+)([KMG]i?B|B); +(\d+); +\d+; (.*)$", re.MULTILINE)
 _UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": GIB}
 
 
 def buffers(dump: Path) -> tuple[int, tuple[Buffer, ...]]:
-    """Return the size of the heap of temporaries in HBM, and its largest entries.
-
-    On TPU `memory_analysis().temp_size_in_bytes` includes the arguments. The compiler's list of allocations
-    separates them.
-
-    Raises:
-        PreflightError: the format of that list is unknown.
-    """
+    """Return the size of the heap of temporaries in HBM, and its largest entries; see `temporaries`."""
     (report,) = dump.glob("*after_optimizations-memory-usage-report.txt")
-    (assignment,) = dump.glob("*after_optimizations-buffer-assignment.txt")
-    text = report.read_text()
-    hbm = text.split("Memory Space:")[1]
-    sizes = [int(size) for size in _TEMPORARIES.findall(assignment.read_text())]
-    if not sizes:
-        raise PreflightError("the compiler lists no temporaries, or in an unknown format")
+    hbm = report.read_text().split("Memory Space:")[1]
     section = next((part for part in hbm.split("cumulative_size;") if "GiB(" in part or "MiB(" in part), "")
     largest = [
         Buffer(round(float(size) * _UNITS[unit]), shapes)
         for size, unit, _, shapes in _LARGEST.findall(section)
     ]
-    return max(sizes), tuple(largest[:8])
+    return temporaries(allocations(dump)), tuple(largest[:8])
+
+
+def allocations(dump: Path) -> list[tuple[int, str, str]]:
+    """Read the compiler's list of allocations: bytes, color of the memory (empty: HBM) and use of each."""
+    (assignment,) = dump.glob("*after_optimizations-buffer-assignment.txt")
+    return [(int(size), color, use) for size, color, use in _ALLOCATION.findall(assignment.read_text())]
+
+
+def temporaries(listed: Sequence[tuple[int, str, str]]) -> int:
+    """Return the size of the heap of temporaries in HBM, from `allocations`.
+
+    On TPU `memory_analysis().temp_size_in_bytes` includes the arguments, which are apart here.
+
+    Raises:
+        PreflightError: the format of the list is unknown.
+    """
+    sizes = [size for size, color, use in listed if not color and use.startswith("preallocated-temp")]
+    if not sizes:
+        raise PreflightError("the compiler lists no temporaries, or in an unknown format")
+    return max(sizes)

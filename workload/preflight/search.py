@@ -144,13 +144,11 @@ def held_bytes(config: Config) -> tuple[int, int]:
         module = open_module(config)
         trained, frozen = module.params, size_bytes(module.frozen)
     else:
-        from workload.model import adapters, decoder
+        from workload.model import decoder
 
         width = 2 if config.compute.dtype == "bfloat16" else 4
         frozen = width * config.decoder.parameters() if config.lora.rank else 0
-        shapes = adapters.shapes(config.decoder, config.lora).items()
-        of_adapters = {"layers": {name: jax.ShapeDtypeStruct(shape, "float32") for name, shape in shapes}}
-        trained = of_adapters if config.lora.rank else decoder.shapes(config.decoder)
+        trained = decoder.trained(config.decoder, config.lora)
     return state_bytes(config, trained), 4 * sum(leaf.size for leaf in jax.tree.leaves(trained)) + frozen
 
 

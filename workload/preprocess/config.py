@@ -22,9 +22,10 @@ class InputConfig:
 
     sources: WORDS = ()  # files, folders, gs://BUCKET/PREFIX; reads all objects below the prefix
     format: str = ruled("auto", one_of("auto", "text", "lines", "parquet"))  # auto: by the file's name
-    field: str = ruled("text", Rule(bool, "the name of a field"))  # of a line or row, with the text
-    max_document_mb: int = ruled(100, between(1, 1000))  # of UTF-8, in 10^6 bytes; longer ones are rejected
-    # tolerated share of unusable lines, rows and files; beyond it the run is refused
+    # field of a line or row that holds the text
+    field: str = ruled("text", Rule(bool, "the name of a field"))
+    max_document_mb: int = ruled(100, between(1, 1000))  # longer documents are rejected; 10^6 bytes of UTF-8
+    # tolerated share of unusable lines, rows and files; beyond it the run fails
     max_unusable_fraction: float = ruled(0.1, between(0, 1))
 
 
@@ -33,12 +34,14 @@ class FiltersConfig:
     """Filters of documents; by default only empty ones are rejected."""
 
     script: str = ""  # a Python file that replaces the filters below, with `def documents(rows)`
-    min_characters: int = ruled(1, at_least(1))  # without white space around
-    min_alphanumeric_fraction: float = ruled(
-        0.0, between(0, 1)
-    )  # of characters that aren't white space; any script
-    max_repeated_line_fraction: float = ruled(1.0, between(0, 1))  # of lines that aren't blank
-    max_replacement_fraction: float = ruled(1.0, between(0, 1))  # of U+FFFD, left by faulty conversions
+    # shorter documents are rejected; white space around isn't counted
+    min_characters: int = ruled(1, at_least(1))
+    # documents with less are rejected; of all characters but white space
+    min_alphanumeric_fraction: float = ruled(0.0, between(0, 1))
+    # documents with more are rejected; blank lines aren't counted
+    max_repeated_line_fraction: float = ruled(1.0, between(0, 1))
+    # documents with more U+FFFD, from faulty conversions, are rejected
+    max_replacement_fraction: float = ruled(1.0, between(0, 1))
 
 
 @dataclass(frozen=True)
@@ -46,9 +49,9 @@ class DedupConfig:
     """Detection of duplicates."""
 
     method: str = ruled("exact", one_of("none", "exact", "fuzzy"))  # fuzzy: exact, and MinHash
-    ngram_words: int = ruled(5, between(1, 64))  # of a shingle of MinHash
+    ngram_words: int = ruled(5, between(1, 64))  # words of a MinHash shingle
     bands: int = ruled(14, between(1, 256))  # documents that agree in a band are similar
-    band_hashes: int = ruled(8, between(1, 64))  # of a band, all of which must agree
+    band_hashes: int = ruled(8, between(1, 64))  # hashes of a band, all of which must agree
 
 
 @dataclass(frozen=True)
@@ -64,16 +67,16 @@ class OutputConfig:
     """Output and its place."""
 
     url: str = ""  # gs://BUCKET/PREFIX or a folder; parent of the runs' folders
-    shards: int = ruled(64, between(1, 65_536))  # chosen by a document's hash
-    sequence_length: int = ruled(2048, at_least(1))  # of training; determines the number of examples
+    shards: int = ruled(64, between(1, 65_536))  # number of shards; a document's hash chooses its shard
+    sequence_length: int = ruled(2048, at_least(1))  # that of the training; determines the number of examples
 
 
 @dataclass(frozen=True)
 class RuntimeConfig:
     """Computation; doesn't influence the output's bytes."""
 
-    partitions: int = ruled(0, at_least(0))  # of reading; 0: four a core, or more for much text
-    piece_mib: int = ruled(64, at_least(1))  # of JSON lines or Parquet read by a task, about
+    partitions: int = ruled(0, at_least(0))  # tasks that read; 0: four per core, or more for much text
+    piece_mib: int = ruled(64, at_least(1))  # approximate size of JSON lines or Parquet that a task reads
 
 
 @dataclass(frozen=True)

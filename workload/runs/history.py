@@ -40,6 +40,8 @@ class Brief:
         updated: when the status was written.
         chips: of all slices.
         paid_h: hours of its starts, without the time between them.
+        best: step of its best checkpoint, where it keeps one.
+        best_loss: that one's loss on held-out tokens.
     """
 
     run: str
@@ -56,6 +58,8 @@ class Brief:
     slices: int
     paid_h: float
     left_s: float | None
+    best: int | None
+    best_loss: float | None
 
     @property
     def ended(self) -> bool:
@@ -170,6 +174,7 @@ def _brief(
         time.goodput if time.starts else None, _text(status, "updated"), _text(status, "node"),
         _text(rounding, "chip"), chips, max(1, _count(rounding, "slices")),
         (time.wall_s - time.accounts_s["down"]) / 3600, _number(status, "left_s"),
+        _count(status, "best") or None, _number(status, "best_loss"),
     )  # fmt: skip
 
 

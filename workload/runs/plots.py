@@ -63,7 +63,7 @@ def _picture(title: str, curves: Sequence[str], runs: Sequence[History], by: str
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     if title == "tokens/s":
         axes.yaxis.set_major_formatter(EngFormatter(sep=""))
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, 1.05 * axes.dataLim.y1)
     axes.grid(axis="y", linewidth=0.8)
     return svg(figure, f"{title} by {by}")
 

@@ -66,7 +66,11 @@ def _unlike(url: str, step: int, was: str, now: str) -> HopelessError:
 
 
 class StepLog:
-    """Step log of a start."""
+    """Step log of a start.
+
+    Attributes:
+        best: returns the run's best step so far and its loss, for the status; None: there is none.
+    """
 
     def __init__(self, store: Store, run: str, node: str, steps: int, strict: bool = False):
         """Open the log; nothing is written before `begin`, `event` or `status`. `strict`: see `flush`."""
@@ -82,6 +86,7 @@ class StepLog:
         self._numbers: dict[str, float] = {}
         self._viewed = -_VIEWS_EVERY_S
         self._soon = _Soon(store.write)
+        self.best: Callable[[], tuple[int, float] | None] = lambda: None
 
     def begin(self, step: int, forget: bool = False) -> None:
         """Begin to log losses after `step`.
@@ -218,6 +223,7 @@ class StepLog:
         self._soon.close()
 
     def _status_of(self, state: str, step: int, loss: float | None) -> dict[str, Any]:
+        best = self.best()
         return {
             "state": state,
             "step": step,
@@ -227,6 +233,7 @@ class StepLog:
             "run": self._run,
             "node": self._node,
             **self._numbers,
+            **({"best": best[0], "best_loss": best[1]} if best else {}),
             **({"steps_that_differ": self._differing} if self._differing else {}),
         }
 

@@ -61,7 +61,7 @@ class Store(Reader, Protocol):
 def open_store(url: str) -> Store:
     """Open a store for `gs://BUCKET/PREFIX` or for a folder."""
     if not url.startswith("gs://"):
-        return FolderStore(Path(url))
+        return FolderStore(Path(url).absolute())  # Orbax takes no relative paths
     try:
         from workload.runs.bucket_store import open_bucket
     except ImportError as error:

@@ -10,7 +10,7 @@ run:gs://B/runs/first@400, run:/tmp/training/runs/first@400
 import hashlib
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -58,7 +58,13 @@ def find(key: str, name: str, root: str | None = None) -> tuple[Store, int]:
         if problems:
             raise ConfigError("config", problems)
     store = open_run(url)
-    return store, complete_step(store, best.BEST) if match["step"] == best.BEST else int(match["step"])
+    return store, complete_step(store, best.BEST) if is_best(name) else int(match["step"])
+
+
+def is_best(name: str) -> bool:
+    """Return True for the name of a run's best checkpoint, False for a folder of such a name."""
+    match = location.CHECKPOINT.fullmatch(name)
+    return match is not None and match["step"] == best.BEST
 
 
 def pinned(name: str, own: Store) -> str:
@@ -104,6 +110,16 @@ class Folder:
         return huggingface.read_architecture(self.path)
 
     @property
+    def frozen(self) -> "Folder":
+        """Itself: a folder holds no adapters."""
+        return self
+
+    @property
+    def beside(self) -> str:
+        """Empty, likewise."""
+        return ""
+
+    @cached_property
     def sha256(self) -> str:
         """See `huggingface.digest`."""
         return huggingface.digest(self.path)
@@ -168,6 +184,16 @@ class Checkpoint:
         return self.past.identity(self.step)
 
     @property
+    def beside(self) -> str:
+        """Name of the weights that its adapters were trained beside; empty: it has none."""
+        return self.past.base if self.past.lora.rank else ""
+
+    @cached_property
+    def frozen(self) -> "Folder | Checkpoint":
+        """Weights beside which its adapters were trained; itself without adapters."""
+        return named(self.beside) if self.beside else self
+
+    @cached_property
     def sha256(self) -> str:
         """Identity of its parameters. Raises RunError if the step isn't complete."""
         self.check()
@@ -211,17 +237,29 @@ class Checkpoint:
 
         Args:
             config: of that run.
-            abstract: parameters that it must hold, and no others.
+            abstract: parameters that it must hold, and no others; of adapters the weights beside them.
             state: of that run; its optimizer's part counts unless `train.init_with` is parameters.
             tokenizer_sha256: of the run's tokens.
 
         Raises:
             WeightsError: lists all that doesn't fit.
-            RunError: it can't be read, or has adapters alone.
+            RunError: it can't be read, or has adapters and the run none.
         """
         self.check()
-        stored = self.past.whole_shapes(self.step)
-        problems = _unlike(stored, abstract)
+        if config.lora.rank and self.beside:
+            _require_unchanged(self.past, self.frozen)
+            with_parameters = replace(config, train=replace(config.train, init_with="parameters"))
+            self.frozen.fits(with_parameters, abstract, state, tokenizer_sha256)
+            stored = self.past.shapes(self.step)
+            problems = _unlike(stored, state["params"], "params.")
+            if (was := self.past.lora.alpha) != config.lora.alpha:
+                problems.append(f"lora.alpha is {was} there, {config.lora.alpha} here")
+        else:
+            stored = self.past.whole_shapes(self.step)
+            problems = _unlike(stored, abstract)
+        if config.lora.rank and not self.beside and config.train.init_with != "parameters":
+            rule = f'has no adapters, whose state train.init_with = "{config.train.init_with}" takes'
+            raise WeightsError(f'{self._shown}: {rule}\n    fix: train.init_with = "parameters"')
         if config.train.init_with != "parameters":
             problems += self._of_state(config, stored, state)
         if problems:
@@ -285,16 +323,24 @@ def _unlike(stored: Any, needed: Any, prefix: str = "") -> list[str]:
     return problems
 
 
+def _require_unchanged(past: Past, base: Folder | Checkpoint) -> None:
+    """Raise WeightsError unless these are the weights that the run's adapters were trained beside."""
+    if past.base_sha256 != base.sha256:
+        fix = "put the weights that it was trained beside back there"
+        raise WeightsError(f"{past.base}: has other weights than the run was trained beside\n    fix: {fix}")
+
+
 def merged(past: Past, params: Params) -> Params:
     """Add a checkpoint's adapters to the weights that they were trained beside.
 
     Raises:
         WeightsError: the weights are no longer there, or others.
     """
-    base = named(past.base)
-    if past.base_sha256 != base.sha256:
-        fix = "put the weights that it was trained beside back there"
-        raise WeightsError(f"{past.base}: has other weights than the run was trained beside\n    fix: {fix}")
+    if past.base.startswith("gs://") and not folders.MOUNT.is_dir():
+        base: Folder | Checkpoint = Folder(folders.downloaded(past.base))
+    else:
+        base = named(past.base)
+    _require_unchanged(past, base)
     if isinstance(past.model, ModuleConfig):
         from workload.modules import lora  # qwix takes seconds to import
 

@@ -160,10 +160,11 @@ class Checkpoints:
         return max(self._complete - self._unreadable, default=None)
 
     @property
-    def best(self) -> int | None:
-        """Readable complete step with the lowest loss on held-out tokens."""
+    def best(self) -> tuple[int, float] | None:
+        """Readable complete step with the lowest loss on held-out tokens, and that loss."""
         usable = self._complete - self._unreadable
-        return best.choose({step: loss for step, loss in self._evaluated.items() if step in usable})
+        step = best.choose({step: loss for step, loss in self._evaluated.items() if step in usable})
+        return None if step is None else (step, self._evaluated[step].loss)
 
     def improves(self, evaluated: Evaluated) -> bool:
         """Return True if the loss is lower than those of all steps that are complete or being saved."""
@@ -418,7 +419,8 @@ class Checkpoints:
         readable = sorted(self._complete - self._unreadable)
         oldest_kept = next(iter(readable[-self._config.keep :]), 0)
         old = {step for step in self._complete if step < oldest_kept}
-        old -= {self.best} if self._config.keep_best else set()
+        if self._config.keep_best and self.best:
+            old.discard(self.best[0])
         self._complete -= old
         old |= {step for step in self._failed if step < oldest_kept}
         self._failed -= old

@@ -13,8 +13,8 @@ class ComputeConfig:
     dtype: str = ruled("float32", one_of("float32", "bfloat16"))  # of activations; parameters stay float32
     reduce_dtype: str = ruled("float32", one_of("float32", "bfloat16"))  # of gradients summed over chips
     attention: str = ruled("auto", one_of("auto", "tokamax", "splash", "cudnn", "einsum"))
-    # Bound of attention's scores, q·k / sqrt(head_dim), for tokamax's kernel, which then looks for no maximum
-    # of a row; 0: none. A row is wrong if it has a score more than 85 above it, or none within 85 of it.
+    # Bound of attention's scores, q·k / sqrt(head_dim), for tokamax's kernel, which then skips the row's
+    # maximum; 0: none. Rows with a score over 85 above the bound, or with none within 85 of it, are wrong.
     max_logit: float = ruled(0.0, at_least(0))
     # Arithmetic of products with a layer's matrices: that of dtype, or int8 in the forward pass, by qwix.
     products: str = ruled("dtype", one_of("dtype", "int8"))

@@ -46,7 +46,7 @@ class DataConfig:
     # several folders in place of `path`: [{path = "chats", weight = 3}, {path = "text", weight = 1}]
     sources: tuple[SourceConfig, ...] = ()
     sequence_length: int = ruled(128, at_least(1))  # in tokens
-    # tokens of conversations that count for the loss; required for those, empty for documents alone
+    # tokens of conversations that count in the loss; required with conversations, empty with documents only
     loss: str = ruled("", one_of("", "answers", "all"))
 
 
@@ -206,6 +206,8 @@ _DECODERS_ALONE = [
 ]
 
 PACKAGED = resources.files("workload") / "configs"
+FROM_WEIGHTS = "weights"
+"""Value of `model` in place of a table: the model of `train.init_from`, also where a base has a table."""
 
 
 def load(name: str, overrides: Sequence[str] = ()) -> Config:
@@ -220,6 +222,11 @@ def load(name: str, overrides: Sequence[str] = ()) -> Config:
     """
     table = read(name, PACKAGED)
     problems = override(table, overrides)
+    if table.get("model") == FROM_WEIGHTS:
+        del table["model"]
+        if not table.get("train", {}).get("init_from"):
+            rule, fix = "is of train.init_from, which isn't given", "e.g. train.init_from=Qwen3-8B"
+            problems.append(Problem("model", f'"{FROM_WEIGHTS}"', rule, fix))
     model = table.get("model")
     if isinstance(model, dict) and "module" in model:
         config: Config = build(Config, {**table, "model": {}}, "", problems)
@@ -313,9 +320,6 @@ def _of_beginning(config: Config) -> list[Problem]:
     if not is_run:
         rule = f"is of a run in train.init_from, which is {begin!r}"
         problems.append(Problem("train.init_with", given, rule, "e.g. train.init_from=run:first@400"))
-    if config.lora.rank:
-        rule = "isn't for adapters, which begin beside the parameters of train.init_from"
-        problems.append(Problem("train.init_with", given, rule, '"parameters"'))
     return problems
 
 

@@ -9,7 +9,7 @@ from workload.data.tokens import Examples
 from workload.errors import ConfigError, Problem
 from workload.model.architecture import Architecture
 from workload.train import divisibility
-from workload.train.config import Config
+from workload.train.config import FROM_WEIGHTS, Config
 
 
 def resolve(config: Config, dataset: Examples) -> Config:
@@ -63,7 +63,7 @@ def model_from_weights(config: Config, problems: list[Problem]) -> Config:
     for key, value in filled(chosen).items():
         if value != (known := filled(stored)[key]):
             rule = f"must be {known!r}, as in {given.name}"
-            problems.append(Problem(f"model.{key}", repr(value), rule, "remove [model] to use the weights'"))
+            problems.append(Problem(f"model.{key}", repr(value), rule, f'model = "{FROM_WEIGHTS}"'))
     return replace(config, model=stored)
 
 

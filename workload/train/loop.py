@@ -32,7 +32,7 @@ from workload.runs.goodput import GoodputRecorder
 from workload.runs.lease import Lease
 from workload.runs.step_log import StepLog, read_losses
 from workload.runs.store import Store
-from workload.train import base, best, checksums
+from workload.train import base, checksums
 from workload.train.best import Evaluated
 from workload.train.checkpoints import PATIENCE_S, Checkpoints, Restored
 from workload.train.cluster import Cluster
@@ -78,7 +78,7 @@ class Run:
         held_out: Examples | None = None,
         extend: bool = False,
     ):
-        if config.train.init_from.endswith(f"@{best.BEST}"):
+        if base.is_best(config.train.init_from):
             name = cluster.agree(lambda: base.pinned(config.train.init_from, store))
             config = replace(config, train=replace(config.train, init_from=name))
         config = resolve(config, dataset)
@@ -92,6 +92,8 @@ class Run:
         self._checkpoints = Checkpoints(
             durable.steps, cluster, config.checkpoint, lease.check, flush, self._event
         )
+        if step_log and config.checkpoint.keep_best:
+            step_log.best = lambda: self._checkpoints.best
         self._put_off: int | None = None  # the step whose save was postponed
         self._record = RunRecord(config, self._step, dataset, cluster, extend)
         self._loader = Loader(
@@ -338,7 +340,8 @@ class Run:
             final = {"step": step, "loss_hex": loss.hex(), **digests}
             if not again:
                 self._compare_end(final)
-            chosen = {"best": self._checkpoints.best} if self._config.checkpoint.keep_best else {}
+            best = self._checkpoints.best
+            chosen = {"best": best and best[0]} if self._config.checkpoint.keep_best else {}
             self._store.write("final.json", (json.dumps(final | chosen) + "\n").encode())
             return loss
 

@@ -49,10 +49,6 @@ class LoraStep(Step):
         params: Params = jax.tree_util.tree_map_with_path(first, self.state["params"])
         return params
 
-    def _trained(self, config: Config) -> Params:
-        shapes = adapters.shapes(config.decoder, config.lora)
-        return {"layers": {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in shapes.items()}}
-
     def _quantized(self, params: Params) -> Params:
         qtype = self.config.lora.quantize
         return params if qtype == "none" else {**params, "layers": quantized(params["layers"], qtype)}

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import optax  # type: ignore[import-untyped]
 from optax import contrib
 
-from settings_schema.parser import NOUNS, nearest, shown
+from settings_schema.parser import NOUNS, choice, nearest, shown
 from workload.errors import Problem
 from workload.train.optimizer_config import DTYPES, OptimizerConfig
 
@@ -123,13 +123,15 @@ def problems(settings: OptimizerConfig) -> list[Problem]:
     return violations or _trial(settings)
 
 
+def names() -> list[str]:
+    """Return all names that `factory` knows."""
+    return [key for module in (optax, contrib) for key in vars(module) if factory(key)]
+
+
 def _unknown(name: str) -> Problem:
-    names = [key for module in (optax, contrib) for key in vars(module) if factory(key)]
     exists = any(name in vars(module) for module in (optax, contrib))
     rule = f"must be an optimizer of optax: a function that takes {RATE}"
-    near = nearest(name, names)
-    listed = textwrap.shorten(f"e.g. {', '.join(names)}", 160, placeholder=" …")
-    fix = f"did you mean {near}?" if near and not exists else listed
+    fix = choice("" if exists else name, names())
     return Problem("optimizer.name", shown(name, False), rule, fix)
 
 

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import orbax.checkpoint as ocp  # type: ignore[import-untyped]
 from etils import epath  # type: ignore[import-untyped]
 
 from settings_schema import foreign
 from workload import command, settings
 from workload.errors import Problem, RunError
-from workload.model import adapters, decoder
+from workload.model import decoder
 from workload.model.adapters import LoraConfig
 from workload.model.architecture import Architecture
 from workload.model.decoder import Params
@@ -41,7 +40,7 @@ class Past:
     optimizer: OptimizerConfig
     generation: Generation
     lora: LoraConfig
-    base: str  # folder of the weights that the run began with; empty: none
+    base: str  # weights that the run began with, or that its adapters stand beside; empty: none
     base_sha256: str  # of those that its adapters stand beside
 
     @classmethod
@@ -68,7 +67,7 @@ class Past:
             raise RunError(f"{store.url}/{location.RECORD}: not written by this version\n  {listed}")
         length = {"longest": exact["data"]["sequence_length"]}
         generation = Generation.read(length | written.get("generation", {}))
-        base = exact.get("train", {}).get("init_from", "")
+        base = written.get("base") or exact.get("train", {}).get("init_from", "")
         return cls(store, exact, model, optimizer, generation, lora, base, exact.get("base_sha256", ""))
 
     @property
@@ -88,13 +87,10 @@ class Past:
         fix = "read its checkpoints with the module, or export their arrays"
         raise RunError(f"{self.store.url}: a run of {self.model.module}, not of the decoder\n    fix: {fix}")
 
-    def _shapes(self, step: int) -> dict[str, Any]:
-        """Return the shapes of the parameters; those of a module are read from the checkpoint."""
+    def shapes(self, step: int) -> dict[str, Any]:
+        """Return the shapes of the trained parameters; those of a module are read from the checkpoint."""
         if isinstance(self.model, Architecture):
-            if not self.lora.rank:
-                return decoder.shapes(self.model, jnp.float32)
-            trained = adapters.shapes(self.model, self.lora).items()
-            return {"layers": {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in trained}}
+            return decoder.trained(self.model, self.lora)
         try:
             stored = ocp.PyTreeCheckpointer().metadata(self._folder(step)).item_metadata.tree["params"]
         except Exception as error:  # orbax and tensorstore raise any type
@@ -111,13 +107,14 @@ class Past:
             RunError: it can't be read, or has adapters alone.
         """
         if self.lora.rank:
-            fix = (
+            fix = f"lora.rank = {self.lora.rank}, to go on with them; or "
+            fix += (
                 f"`{command('checkpoints', 'export')} {self.store.url} --merged --out …`, and use that folder"
                 if isinstance(self.model, Architecture)
                 else "begin with the run that it began with"
             )
             raise RunError(f"{self.store.url}: its checkpoints hold adapters alone\n    fix: {fix}")
-        return self._shapes(step)
+        return self.shapes(step)
 
     def identity(self, step: int) -> dict[str, Any]:
         """Return the run's settings and the save's file names, which orbax draws anew for each save."""
@@ -135,7 +132,7 @@ class Past:
             RunError: it can't be read.
         """
         device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-        params = self._shapes(step)
+        params = self.shapes(step)
         abstract: dict[str, Any] = {"params": params}
         if whole_state:
             abstract["opt_state"] = self.optimizer_shapes(params)

@@ -146,7 +146,9 @@ class RunRecord:
     def _identify_base(self, stored: dict[str, Any]) -> None:
         """Record the identity of frozen weights, read at each start; files are hashed if they changed."""
         if self._config.lora.rank:
-            base = self._step.base
+            if beside := self._step.base.beside:
+                self._written["base"] = beside
+            base = self._step.base.frozen
             files, known = base.files, stored.get("exact", {}).get("base_sha256")
             unchanged = known and files and files == stored.get("base_files")
             self._written["exact"]["base_sha256"] = known if unchanged else base.sha256
@@ -170,7 +172,7 @@ class RunRecord:
         known = Generation.of_run(manifest.begin_of_document, manifest.end_of_document, length, of_base)
         self._written["generation"] = known.content()
         # Tokens of version 2 have no tokenizer beside them.
-        for folder in (self._dataset.folder, getattr(base, "path", None)):
+        for folder in (self._dataset.folder, getattr(base and base.frozen, "path", None)):
             file = folder / generation.TOKENIZER if folder else None
             if not file or not file.is_file():
                 continue

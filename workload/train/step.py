@@ -28,7 +28,7 @@ class Step(TrainStep):
     """Train step of the decoder."""
 
     def __init__(self, config: Config, mesh: Mesh, platform: str, slices: int = 1):
-        params = self._trained(config)
+        params = decoder.trained(config.decoder, config.lora)
         super().__init__(config, mesh, platform, slices, params)
         self.frozen_where: Any = {}
         self.multiply: decoder.Multiply = decoder.product
@@ -42,10 +42,6 @@ class Step(TrainStep):
         self.attention, self.attention_reason = kernels.choose(
             config.compute.attention, platform, config.data.sequence_length, config.compute.dtype
         )
-
-    def _trained(self, config: Config) -> Params:
-        """Return the shapes of the parameters in the state."""
-        return decoder.shapes(config.decoder)
 
     def first_params(self) -> Params:
         """Read this worker's parts of the weights of train.init_from, or draw each device's values on it."""

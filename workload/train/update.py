@@ -101,8 +101,8 @@ class TrainStep(ABC):
         return params
 
     def read_given(self) -> Params:
-        """Read the parameters of `base`, each worker its devices' parts."""
-        return self.base.load(self.config.model, self.given)
+        """Read the parameters of `base`, or beside its adapters, each worker its devices' parts."""
+        return self.base.frozen.load(self.config.model, self.given)
 
     @property
     def begins_at(self) -> int:
@@ -112,7 +112,10 @@ class TrainStep(ABC):
     def first_state(self) -> State:
         """Create the state before any update: drawn from the seed, or with what `base` gives it."""
         if self.config.train.init_with == "parameters":
-            params = self.first_params()
+            if self.config.lora.rank and self.base.beside:  # adapters of a run
+                params = self._forked.state({"params": self.state["params"]})["params"]
+            else:
+                params = self.first_params()
             return {"params": params, "opt_state": self.first_optimizer_state(params)}
         state: State = self._forked.state(self.state)
         if self.config.train.init_with == "optimizer":

@@ -64,7 +64,7 @@ ALERTS = (
     ),
     Alert(
         name="run-stalled",
-        means="a run stands still: its process lives, its step doesn't advance",
+        means="a run is stuck: the process lives, the step doesn't advance",
         severity="ERROR",
         conditions={"no step": Query(_mean("step-age", ">", "5m"))},
         threshold=1800, low=60, high=86400, unit="s without a step",
@@ -85,7 +85,7 @@ ALERTS = (
     ),
     Alert(
         name="loss-not-finite",
-        means="a loss or gradient is no number any more: the run ended, and ends so again",
+        means="a loss or gradient is NaN or infinite: the run ended, and would end so again",
         severity="CRITICAL",
         conditions={"no number": Count(METRIC["loss-not-finite"], by=NODE)},
         threshold=0, low=0, high=1000, unit="steps in 5 min",
@@ -143,21 +143,21 @@ ALERTS = (
     ),
     Alert(
         name="spend-high",
-        means="the nodes that are up cost more an hour than they may, by the catalog's prices",
+        means="the nodes that are up cost more per hour than the limit, at list prices",
         severity="ERROR",
         conditions={"dollars an hour": Query(_spend)},
         threshold=100, low=1, high=1_000_000, unit="$/h",
     ),
     Alert(
         name="bucket-public",
-        means="everybody was granted a role on a bucket",
+        means="a bucket was made public",
         severity="CRITICAL",
         conditions={"granted to everybody": Count(METRIC["bucket-public"], by=("bucket",))},
         threshold=0, low=0, high=1000, unit="grants in 5 min",
     ),
     Alert(
         name="bucket-access-changed",
-        means="who may read or write a bucket was changed; `up` of a layer does that, too",
+        means="access to a bucket was changed; `tpu up` can cause it",
         severity="WARNING",
         conditions={"access changed": Count(METRIC["bucket-access-changed"], by=("bucket",))},
         threshold=0, low=0, high=1000, unit="changes in 5 min",

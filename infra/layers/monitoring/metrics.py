@@ -82,15 +82,15 @@ METRICS = (
     _measured("checkpoint-age", "checkpoint_age_s", "s", "seconds since the newest complete checkpoint"),
     _measured("step-time", "step_s", "s", "seconds a step"),
     _measured("loss", "loss", "1", "training loss"),
-    _measured("goodput", "goodput", "1", "share of a start's wall time spent on steps"),
-    _measured("data-stall", "data_stall", "1", "share of a start's wall time spent waiting for examples"),
+    _measured("goodput", "goodput", "1", "share of an attempt's wall time spent on steps"),
+    _measured("data-stall", "data_stall", "1", "share of an attempt's wall time spent waiting for examples"),
     _measured(
         "duty-cycle", "duty_cycle_percent", "%", "share of the time that chips computed", hardware=True
     ),
     _measured("memory", "hbm_percent", "%", "share of the chips' memory in use", hardware=True),
     _counted("checkpoints", "save", "checkpoints that were begun"),
     _counted("checkpoint-failed", "save-failed", "checkpoints that failed"),
-    _counted("loss-not-finite", "loss-not-finite", "steps whose loss or gradient was no number"),
+    _counted("loss-not-finite", "loss-not-finite", "steps whose loss or gradient was NaN or infinite"),
     LogMetric(
         name="terminations",
         about="nodes that Google took back or lost",

@@ -39,7 +39,7 @@ _CORES = Rule(
 
 @dataclass(frozen=True, kw_only=True)
 class PipelineSettings:
-    """Raw text that is submitted becomes token shards by Spark, and these a training job."""
+    """Spark turns submitted raw text into token shards; a training job on them follows."""
 
     name: str = setting(
         "of the function, its trigger and its sweep, and prefix of its accounts",

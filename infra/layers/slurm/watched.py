@@ -7,7 +7,7 @@ _EVENT = 'logName="{log}" AND jsonPayload.event="slurm-queue"'
 _PARTITION = {"partition": "EXTRACT(jsonPayload.partition)"}
 _STANDING = LogMetric(
     name="slurm-standing",
-    about="seconds for which a job has waited for hosts that no job has, and none began, by partition",
+    about="seconds that a job has waited although hosts are free, by partition",
     resource=HOST,
     filter=f"{_EVENT} AND jsonPayload.waiting>=1",
     labels=_PARTITION,
@@ -16,7 +16,7 @@ _STANDING = LogMetric(
 )
 _DOWN = LogMetric(
     name="slurm-down",
-    about="minutes in which hosts of a Slurm partition were down, or kept from jobs for want of a slice",
+    about="minutes in which hosts of a Slurm partition were down, or without a slice",
     resource=HOST,
     filter=f"{_EVENT} AND jsonPayload.down>=1",
     labels=_PARTITION,
@@ -31,7 +31,7 @@ def _stuck(settings: Settings, threshold: float) -> str:
 ALERTS = (
     Alert(
         name="slurm-queue-stuck",
-        means="a queue of Slurm stands still: jobs wait, hosts are free or asked for, and no job begins",
+        means="a Slurm queue is stuck: jobs wait, hosts are free or requested, and no job begins",
         severity="ERROR",
         conditions={"no job begins": Query(_stuck)},
         threshold=3600, low=60, high=604800, unit="s without a job that begins",

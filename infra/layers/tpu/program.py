@@ -29,7 +29,7 @@ def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]
     """Declare all slices."""
     desired, provider = nodes(settings), providers["gcp"]
     storage = upstream.read(StorageOutputs, settings)
-    for words in preflight.of(desired) if pulumi.runtime.is_dry_run() else ():
+    for words in preflight.of(desired, settings[TpuSettings].code) if pulumi.runtime.is_dry_run() else ():
         (pulumi.log.warn if words.warn else pulumi.log.info)(words.line)
     if desired:
         bundles = {node.bundle for node in desired}

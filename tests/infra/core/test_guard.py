@@ -109,7 +109,7 @@ def test_a_login_that_is_none_is_a_sentence(
         (503, {"error": {"message": "unavailable"}}, "transient: unavailable", "the same command again", 3),
         (
             403, {"error": {"message": "Permission 'tpu.nodes.list' denied"}}, "permission: Permission",
-            "grant the account that you are logged in as a role that holds tpu.nodes.list", 1,
+            "grant your account a role that holds tpu.nodes.list", 1,
         ),
         (401, {"error": {"message": "?"}}, "login: ", "gcloud auth application-default login; then again", 1),
     ],

@@ -112,7 +112,7 @@ def test_what_was_said_is_told_apart(message: str, kind: Kind) -> None:
 def test_a_permission_names_the_role(message: str, role: str) -> None:
     result = classify(message)
     assert result.kind is Kind.PERMISSION
-    assert f"logged in as {role}" in with_roles(result.fix)
+    assert f"grant your account {role}" in with_roles(result.fix)
 
 
 ENABLE = "gcloud services enable {} --project=PROJECT"
@@ -143,7 +143,7 @@ ENABLE = "gcloud services enable {} --project=PROJECT"
             " 'tpu.googleapis.com'.",
             Kind.POLICY,
             [
-                "(roles/orgpolicy.policyAdmin) lets the project use tpu.googleapis.com",
+                "(roles/orgpolicy.policyAdmin) must exempt the project for tpu.googleapis.com",
                 "gcloud org-policies describe gcp.restrictServiceUsage --effective --project=PROJECT",
             ],
         ),

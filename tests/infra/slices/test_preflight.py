@@ -114,6 +114,17 @@ def test_a_config_that_cant_be_read_is_named() -> None:
     assert "no such file or packaged config" in output.line
 
 
+def test_a_config_of_the_users_code_is_found_in_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preflight, "ROOT", tmp_path)
+    (tmp_path / "training").mkdir()
+    (tmp_path / "training" / "mine.toml").write_text('base = "tiny.toml"\n')
+    output = preflight.verdict_on("train mine.toml", "v6e-16", folder=tmp_path / "training")
+    assert output is not None
+    assert output.line.endswith("run cd training && tpu preflight mine.toml --slice v6e-16")
+
+
 def test_an_answer_that_does_not_come_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preflight, "TIMEOUT_S", 0.01)
     output = preflight.verdict_on(RUN, "v6e-16")
