@@ -32,6 +32,8 @@ def _services(settings: Settings) -> Iterator[str]:
         yield "aiplatform.googleapis.com"
     if desired.secrets:
         yield "secretmanager.googleapis.com"
+    if desired.repositories:
+        yield "artifactregistry.googleapis.com"
     if desired.controller_account_id:
         yield "iamcredentials.googleapis.com"
 
@@ -131,6 +133,11 @@ _ROLES = (
         setting="secrets",
     ),
     Role(
+        "roles/artifactregistry.admin", "let the hosts' account pull images",
+        ("artifactregistry.repositories.getIamPolicy", "artifactregistry.repositories.setIamPolicy"),
+        setting="repositories",
+    ),
+    Role(
         "roles/cloudkms.admin", "create the key of Pulumi's state",
         ("cloudkms.keyRings.create", "cloudkms.keyRings.get", "cloudkms.cryptoKeys.create",
          "cloudkms.cryptoKeys.get", "cloudkms.cryptoKeys.update"),
@@ -161,6 +168,9 @@ LAYER = Layer(
     ids={
         "gcp:secretmanager/secretIamMember:SecretIamMember": (
             "projects/{project}/secrets/{secretId} {role} {member}"
+        ),
+        "gcp:artifactregistry/repositoryIamMember:RepositoryIamMember": (
+            "projects/{project}/locations/{location}/repositories/{repository} {role} {member}"
         ),
     },
     hooks=Hooks(claims=_claims),

@@ -97,6 +97,16 @@ class StorageSettings:
         rule=variables.SECRET_NAME,
         example="[hf-token]",
     )
+    repositories: tuple[str, ...] = setting(
+        "repositories of Artifact Registry with images that slices run; their hosts may pull from them",
+        default=(),
+        rule=rules.pattern(
+            rf"[a-z0-9-]+-docker\.pkg\.dev/{rules.PROJECT}/{rules.NAME}",
+            "LOCATION-docker.pkg.dev/PROJECT/REPOSITORY",
+            "copy it from the beginning of an image's name",
+        ),
+        example="[us-east5-docker.pkg.dev/my-project/images]",
+    )
     tensorboard: str | None = setting(
         "Vertex AI TensorBoard that jobs on a cluster and the pipeline's training upload their curves to; "
         "the hosts' account may write there",
