@@ -72,7 +72,7 @@ def send(lab: Lab, url: str, body: Any, method: str = "POST") -> None:
 
 def pools(lab: Lab) -> set[str]:
     names = (name.partition(f"{PLACE}/nodePools/") for name in lab.cloud.world.directory)
-    return {pool for _, found, pool in names if found}
+    return {pool for _, _, pool in names if pool}
 
 
 def test_pools_come_and_go_and_the_cluster_stays_as_it_is(lab: Lab) -> None:
