@@ -181,8 +181,23 @@ def _variables(settings: Settings, given: set[str]) -> Iterator[Problem]:
     yield from desired.undeclared("queue:secrets", known, up_command("gke", settings.environment))
 
 
+def _secrets(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    account, everybody = settings[GkeSettings].workload_account_id, settings[StorageSettings].secrets
+    for i, team in enumerate(settings[QueueSettings].teams):
+        path = f"queue:teams[{i}].secrets"
+        if team.secrets and account:
+            rule = f"all teams' pods are one account at Google, {account} of gke:workloadAccountId"
+            fix = "remove that, or name them in storage:secrets"
+            yield Problem(path, ", ".join(team.secrets), rule, fix)
+        for secret in team.secrets:
+            if secret in everybody:
+                rule = "storage:secrets lets every program read it"
+                yield Problem(path, f'"{secret}"', rule, "remove it from one of the two")
+
+
 RULES: tuple[Relation, ...] = (
     (("queue:env", "queue:secrets", "storage:secrets"), _variables),
+    (("queue:teams[].secrets", "storage:secrets", "gke:workloadAccountId"), _secrets),
     (_TEAMS, _names),
     ((*_TEAMS, "gke:namespaces"), _namespaces),
     (("queue:teams[].members", "gke:securityGroup"), _members),

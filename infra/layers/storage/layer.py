@@ -109,7 +109,8 @@ _ROLES = (
     Role(
         "roles/storage.admin", "create the buckets and their policies",
         ("storage.buckets.create", "storage.buckets.get", "storage.buckets.getIamPolicy",
-         "storage.buckets.setIamPolicy", "storage.buckets.update", "storage.buckets.delete"),
+         "storage.buckets.setIamPolicy", "storage.buckets.update", "storage.buckets.delete",
+         "storage.buckets.list"),
     ),
     Role(
         "roles/iam.serviceAccountAdmin", "create the hosts' account and its policy",
