@@ -6,12 +6,13 @@ import pulumi
 import pulumi_gcp as gcp
 
 from infra.core.account import Account, short
+from infra.core.secrets import ACCESSOR
 from infra.google.acting import once_it_may_act
 from infra.google.role import only
 from infra.layers.gke.pods import PRINCIPALS, member_of
 from infra.layers.gke.settings import GkeSettings
 from infra.layers.storage.names import JOBS, jobs_folder
-from infra.layers.storage.settings import ACCESSOR, StorageSettings
+from infra.layers.storage.settings import StorageSettings
 from infra.settings.schema import Settings
 
 # As the hosts of slices have them: objects, and the bucket itself, which gcsfs asks for.

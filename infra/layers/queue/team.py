@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from infra.core.secrets import Reader
 from infra.layers.gke.outputs import GkeOutputs
 from infra.layers.gke.pods import member_of
 from infra.layers.gke.settings import GkeSettings
 from infra.layers.queue.kueue import CLUSTER_QUEUE, Quota, Team
 from infra.layers.queue.settings import QueueSettings
-from infra.layers.storage.secrets import Reader
 from infra.layers.storage.settings import StorageSettings
 from infra.settings.schema import Settings
 

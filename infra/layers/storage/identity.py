@@ -8,8 +8,9 @@ import pulumi_gcp as gcp
 
 from google_facts import registries
 from infra.core.account import Account
+from infra.core.secrets import ACCESSOR
 from infra.layers.storage.names import steps_bucket
-from infra.layers.storage.settings import ACCESSOR, BOARD_ROLE, StorageSettings
+from infra.layers.storage.settings import BOARD_ROLE, StorageSettings
 from infra.settings.schema import Settings
 
 # On the bucket. objectUser reads and writes objects and folders. It can't see the bucket itself,

@@ -6,7 +6,8 @@ from dataclasses import replace
 import pulumi
 import pulumi_gcp as gcp
 
-from infra.layers.storage import existing, present
+from infra.core import present
+from infra.layers.storage import existing
 from infra.layers.storage.bucket import ControllerBucket, ProtectedBucket
 from infra.layers.storage.controller_account import ControllerAccount
 from infra.layers.storage.identity import TrainingIdentity
