@@ -12,7 +12,8 @@ import requests
 from infra.doctor import secrets
 from infra.google.client import Client
 from infra.layers.gke.pods import PRINCIPALS, member_of
-from infra.layers.queue.team import reader, teams
+from infra.layers.queue.secrets import reader
+from infra.layers.queue.team import teams
 from infra.layers.storage import present
 from infra.layers.storage.secrets import hosts, problems
 from infra.layers.storage.settings import ACCESSOR
