@@ -25,9 +25,8 @@ from infra.layers.gke.settings import GkeSettings
 from infra.layers.queue.jobs.client import COMPLETED, ENDED, FAILED, QUEUED, Jobs, Status
 from infra.layers.queue.jobs.submission import JobRequest, Submission, run_of, submission, team_of
 from infra.layers.queue.kueue import PRIORITIES, Team
-from infra.layers.queue.secrets import reader
 from infra.layers.queue.settings import QueueSettings
-from infra.layers.queue.team import teams
+from infra.layers.queue.team import reader, teams
 from infra.prices import run as run_price
 from infra.prices.row import dollars
 from infra.prices.run import RunPrice

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import click
 
 from cli.options import combined
+from infra.core.secrets import Reader, problems
 from infra.errors import CommandError, listed
 from infra.google.client import Client
-from infra.layers.storage.secrets import Reader, hosts, problems
+from infra.layers.storage.names import hosts
 from infra.settings.schema import Settings
 from infra.settings.variables import Variables, of_options
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from infra.core.secrets import problems
 from infra.doctor.finding import MISSING, OK, Finding
 from infra.google.client import Client
-from infra.layers.storage.secrets import hosts, problems
+from infra.layers.storage.names import hosts
 from infra.layers.storage.settings import StorageSettings
 from infra.settings.schema import Settings
 from infra.settings.variables import Secret

@@ -68,7 +68,7 @@ class Role:
         """Return whether a section of the settings needs it."""
         name, _, value = self.setting.partition("=")
         name, _, inner = name.partition("[].")
-        given = getattr(section, name) if name else True
+        given: Any = getattr(section, name) if name else True
         if inner:
             given = any(getattr(item, inner) for item in given)
         return given == value if value else bool(given)

@@ -326,11 +326,12 @@ def test_points_that_the_model_has_not(
     [
         (r"re:resid_(pre|post)\.[02]", ["resid_pre.0", "resid_post.0", "resid_pre.2", "resid_post.2"]),
         ("re:final.*", ["final_norm"]),
+        ("final_norm,resid_post.1", ["resid_post.1", "final_norm"]),
         (r"re:attn_z\.1.*", ["attn_z.1"]),
         (r"re:attn_z\.1\.h[13]", ["attn_z.1.h1", "attn_z.1.h3"]),
     ],
 )
-def test_a_pattern_selects_points_by_their_whole_names(word: str, names: list[str]) -> None:
+def test_a_word_selects_points_by_their_whole_names(word: str, names: list[str]) -> None:
     wanted, problems = points.parse([word], ARCH)
     assert ([item.name for item in wanted], problems) == (names, [])
 

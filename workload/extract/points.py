@@ -49,7 +49,11 @@ PATTERN = "re:"
 
 
 def parse(words: Sequence[str], arch: Architecture) -> tuple[list[Wanted], list[Problem]]:
-    """Return the tensors that some words select, in the order of the computation, and the words' problems."""
+    """Return the tensors that some words select, in the order of the computation, and the words' problems.
+
+    A word may be several with commas between, unless it is a pattern.
+    """
+    words = [part for word in words for part in ([word] if word.startswith(PATTERN) else word.split(","))]
     selected: set[Wanted] = set()
     problems: list[Problem] = []
     if not words:

@@ -9,8 +9,9 @@ import pulumi
 import pulumi_gcp as gcp
 
 from google_facts import registries
-from infra.core import names, upstream
+from infra.core import names, present, upstream
 from infra.core.guard import JOBS, Living
+from infra.core.secrets import ACCESSOR
 from infra.layers.data.names import disk_name
 from infra.layers.data.outputs import DataOutputs
 from infra.layers.gke.outputs import GkeOutputs
@@ -24,9 +25,7 @@ from infra.layers.queue.ready import Ready
 from infra.layers.queue.settings import QueueSettings
 from infra.layers.queue.team import cluster as cluster_name
 from infra.layers.queue.team import planned_pools, teams
-from infra.layers.storage import present
 from infra.layers.storage.outputs import StorageOutputs
-from infra.layers.storage.settings import ACCESSOR
 from infra.settings.schema import Settings
 from infra.slices import nodes
 

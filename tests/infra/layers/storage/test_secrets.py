@@ -9,14 +9,13 @@ from typing import Any
 import pytest
 import requests
 
+from infra.core import present
+from infra.core.secrets import ACCESSOR, problems
 from infra.doctor import secrets
 from infra.google.client import Client
 from infra.layers.gke.pods import PRINCIPALS, member_of
-from infra.layers.queue.secrets import reader
-from infra.layers.queue.team import teams
-from infra.layers.storage import present
-from infra.layers.storage.secrets import hosts, problems
-from infra.layers.storage.settings import ACCESSOR
+from infra.layers.queue.team import reader, teams
+from infra.layers.storage.names import hosts
 from infra.settings.schema import Settings
 from infra.settings.variables import Secret
 from tests.emulated import EVERY_API, OWNER, PROJECT, ZONES, Emulated

@@ -12,11 +12,10 @@ from infra.core.layer import up_command
 from infra.errors import Problem
 from infra.google.client import Client, RequestError
 from infra.google.failures import Kind
-from infra.layers.storage.names import service_account_email
-from infra.layers.storage.settings import ACCESSOR, StorageSettings
 from infra.settings.schema import Settings
 from infra.settings.variables import Secret
 
+ACCESSOR = "roles/secretmanager.secretAccessor"
 _READ_BY = (ACCESSOR, "roles/secretmanager.admin", "roles/owner")
 _UNKNOWN = (Kind.PERMISSION, Kind.API_OFF)
 
@@ -35,12 +34,6 @@ class Reader:
     granted: Mapping[str, str]
     key: str = "storage:secrets"
     layer: str = "storage"
-
-
-def hosts(settings: Settings) -> Reader:
-    """Return the account of hosts."""
-    granted = dict.fromkeys(settings[StorageSettings].secrets, "storage")
-    return Reader(f"serviceAccount:{service_account_email(settings)}", granted)
 
 
 def problems(

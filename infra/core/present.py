@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 import pulumi
 
+from infra.core.secrets import missing
 from infra.errors import InfraError, listed
 from infra.google.client import Client, RequestError
-from infra.layers.storage.secrets import missing
 from infra.settings.schema import Settings
 from infra.settings.variables import Secret
 
