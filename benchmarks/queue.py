@@ -81,9 +81,9 @@ def teams() -> Sequence[Team]:
 class Queue:
     """The pools, queues and teams on a cluster, and what was observed of jobs there."""
 
-    def __init__(self, lab: Lab, pools: int, folder: Path):
-        """In the lab's network, as all that follows."""
-        self._lab, self.pools = lab, pools
+    def __init__(self, lab: Lab, pools: int, folder: Path, of: Sequence[Team] = ()):
+        """In the lab's network, as all that follows. `of`: its teams; `teams`, unless given."""
+        self._lab, self.pools, self._teams = lab, pools, of or teams()
         self.history = History(HOSTS)
         self.pool_of: dict[str, str] = {}
         self._kwok = Kwok(lab.api, folder, lab.control_plane.kubeconfig)
@@ -93,9 +93,9 @@ class Queue:
             made = list(nodes("tpu", pool(name, locations=[ZONE]), HOSTS))
             self._kwok.add(made)
             self.pool_of |= {node["metadata"]["name"]: name for node in made}
-        self._objects = list(objects([output(name, zone=ZONE) for name in names]))
+        self._objects = list(objects([output(name, zone=ZONE) for name in names], teams=self._teams))
         lab.api.apply_all(self._objects, "tests")
-        for team in teams():
+        for team in self._teams:
             lab.api.apply_all(list(namespace.objects(team, [], "trainer", None, Volumes("bucket"))), "tests")
         lab.until(self._is_ready, "the nodes", 120)
         for version, kind in (WORKLOAD, ("v1", "Pod")):
@@ -144,7 +144,7 @@ class Queue:
                     api.create(_manifest(job))
 
         with ThreadPoolExecutor(TEAMS) as pool:
-            list(pool.map(submit_of, teams()))
+            list(pool.map(submit_of, self._teams))
 
     def wait(
         self, jobs: int, limit_s: float = _LIMIT_S, each_time: Callable[[], None] = lambda: None

@@ -23,11 +23,15 @@ _SNAPSHOT = re.compile(rf"[a-z]([a-z0-9-]{{0,{NAME_LENGTH - 2}}}[a-z0-9])?")
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _HUB_FILES = ("*.json", "*.safetensors", "*.jinja")
 _RUNS = {
-    "manifest.json": "train tiny.toml --set data.path={}",
-    "streams.json": "extract qwen2.5-0.5b.toml --stream {}",
-    "config.json": "train llama-3.1-8b.toml --set train.init_from={}",
+    "marks-00000.bin": ("train llama-3.1-8b-sft.toml --set data.path={}",),  # of conversations
+    "manifest.json": ("train tiny.toml --set data.path={}",),
+    "streams.json": ("extract qwen2.5-0.5b.toml --stream {}",),
+    "config.json": (
+        "train llama-3.1-8b.toml --set train.init_from={}",
+        "extract qwen2.5-0.5b.toml --set model.weights={} --stream URL",
+    ),
 }
-"""Commands that read a folder, by a file in it."""
+"""Commands that read a folder, by the first of these files in it."""
 _SOURCES = click.argument("sources", metavar="SOURCE...", nargs=-1, help="files or folders")
 _SKIP_HIDDEN = click.option("--skip-hidden", is_flag=True, help="Leave out files and folders of names .…")
 
@@ -160,11 +164,13 @@ def _zone(settings: Settings, zone: str | None) -> str:
 
 def _following(environment: str, url: str, sources: Sequence[str], names: Sequence[str]) -> str:
     """Return what to do with the objects, by what they are."""
+    folders: dict[str, set[str]] = {}
+    for folder, file in (name.rpartition("/")[::2] for name in names):
+        folders.setdefault(f"{url}/{folder}".rstrip("/"), set()).add(file)
     runs = [
-        run.format(f"{url}/{folder}".rstrip("/"))
-        for folder, file in (name.rpartition("/")[::2] for name in names)
-        for marker, run in _RUNS.items()
-        if file == marker
+        run.format(folder)
+        for folder, files in folders.items()
+        for run in next((runs for marker, runs in _RUNS.items() if marker in files), ())
     ]
     if runs:
         return f"in Pulumi.{environment}.yaml, as a slice's run:\n  " + "\n  ".join(runs)

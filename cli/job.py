@@ -21,13 +21,12 @@ from infra.google.client import Client, RequestError
 from infra.google.failures import Kind
 from infra.google.kubernetes import cluster_named
 from infra.layers.gke import pools
-from infra.layers.gke.pods import member_of as pods
 from infra.layers.gke.settings import GkeSettings
 from infra.layers.queue.jobs.client import COMPLETED, ENDED, FAILED, QUEUED, Jobs, Status
 from infra.layers.queue.jobs.submission import JobRequest, Submission, run_of, submission, team_of
 from infra.layers.queue.kueue import PRIORITIES, Team
 from infra.layers.queue.settings import QueueSettings
-from infra.layers.queue.team import teams
+from infra.layers.queue.team import reader, teams
 from infra.prices import run as run_price
 from infra.prices.row import dollars
 from infra.prices.run import RunPrice
@@ -107,7 +106,7 @@ def submit(
         run_price.within_limit(predicted, settings[FleetSettings].dollars_per_run, "fleet:dollarsPerRun")
         if out is not None:
             return offline.manifest(settings, chosen.job, out)
-        variables.require_readable(settings, chosen.variables, pods(settings, chosen.job.team.namespace))
+        variables.require_readable(settings, chosen.variables, reader(settings, chosen.job.team))
         _introduce(chosen, predicted)
         jobs = _jobs(settings, chosen.job.team)
         jobs.submit(chosen.job)

@@ -35,10 +35,12 @@ from infra.catalog import CATALOG
 from infra.engine import prices
 from infra.engine.pulumi import confirm
 from infra.engine.settings import from_file
-from infra.errors import CommandError
+from infra.errors import CommandError, Problem, listed
 from infra.google import client
 from infra.google.client import RequestError
 from infra.google.failures import Kind
+from infra.layers.network.settings import NetworkSettings
+from infra.layers.storage import images
 from infra.layers.storage.settings import StorageSettings
 from infra.prices import run as run_price
 from infra.prices.row import dollars
@@ -46,6 +48,7 @@ from infra.prices.run import RunPrice
 from infra.publish.environment import Target
 from infra.publish.publishing import LOCKS, default_lock, publish
 from infra.settings import rules
+from infra.settings.images import unreachable
 from infra.settings.schema import FleetSettings, Settings
 from infra.slices import nodes
 from infra.slices import price as slices_price
@@ -61,7 +64,7 @@ _ANY_BUNDLE = "0" * 64  # the settings are checked before a bundle exists
 @click.command(
     cls=Command, words="ARGUMENT", examples=["dev train.py --slice v6e-16 --stop-when-done -- --lr 3e-4"]
 )
-@click.argument("positional", nargs=-1, required=True, metavar="[ENV] PROGRAM",
+@click.argument("positional", nargs=-1, metavar="[ENV] PROGRAM",
                 help="environment (default: dev), then a script, its folder, or a CONFIG.toml")  # fmt: skip
 @click.option("--slice", "kind", required=True, metavar="TYPE", help="Slice type: v6e-1, v6e-8, v6e-16, …")
 @click.option("--zones", type=Names(), default=(), metavar="ZONE,…",
@@ -72,6 +75,8 @@ _ANY_BUNDLE = "0" * 64  # the settings are checked before a bundle exists
 @click.option("--entry", metavar="SCRIPT", help="The script of the folder that starts.")
 @click.option("--requirements", type=click.Path(path_type=Path), metavar="FILE",
               help="Packages; default: requirements.txt of the folder, or inline metadata.")  # fmt: skip
+@click.option("--image", metavar="IMAGE@sha256:…",
+              help="Container image, with Python and packages of its own.")  # fmt: skip
 @variables.options
 @click.option("--stop-when-done", is_flag=True, help="Delete the slice when the program has ended.")
 @click.option("--replace", is_flag=True, help="Take a slice of this name over from another program.")
@@ -81,35 +86,36 @@ _ANY_BUNDLE = "0" * 64  # the settings are checked before a bundle exists
 @options.as_json
 def run(
     positional: tuple[str, ...], kind: str, zones: tuple[str, ...], name: str | None, on_demand: bool,
-    hours: float | None, entry: str | None, requirements: Path | None, env: tuple[str, ...],
-    secrets: tuple[str, ...], stop_when_done: bool, replace: bool, detach: bool, lock: str, yes: bool,
-    as_json: bool, words: tuple[str, ...],
+    hours: float | None, entry: str | None, requirements: Path | None, image: str | None,
+    env: tuple[str, ...], secrets: tuple[str, ...], stop_when_done: bool, replace: bool, detach: bool,
+    lock: str, yes: bool, as_json: bool, words: tuple[str, ...],
 ) -> int:  # fmt: skip
     """Run your own program on a slice: publish it, create the slice, recover it until the end."""
     end_on_signals()
     out = sys.stderr if as_json else sys.stdout
-    environment, path = _environment(positional, out)
+    environment, path = _environment(positional, out, bool(image and words))
     settings, given = from_file(environment), variables.read(env, secrets)
     with _explained(lambda: "nothing was created"), tempfile.TemporaryDirectory(prefix="tpu-run.") as work:
-        program = read_program(path, entry, requirements, list(words), Path(work))
-        name = name or re.sub(r"[^a-z0-9]+", "-", path.resolve().stem.lower()).strip("-")
-        item = _item(settings, name, kind, zones, spot=not on_demand)
+        program = read_program(path, entry, requirements, list(words), Path(work), image or "")
+        name = name or re.sub(r"[^a-z0-9]+", "-", _called(path, image)).strip("-")
+        item = _item(settings, name, kind, zones, image, spot=not on_demand)
         item |= {"run": program.run} | ({STOP_WHEN_DONE: True} if stop_when_done else {})
         item |= ({"env": dict(given.env)} if env else {}) | ({"secrets": [*given.secrets]} if secrets else {})
         # Problems of the request are reported before the question.
         supervisor = Supervisor(environment, {**item, "bundle": _ANY_BUNDLE}, print)
         supervisor.require_free(replace, UNPUBLISHED)
         variables.require_readable(settings, given)
+        _require_image(settings, image)
         prices.within_budget(supervisor.fleet.settings)
         predicted = _predicted(supervisor, hours)
         run_price.within_limit(predicted, settings[FleetSettings].dollars_per_run, "fleet:dollarsPerRun")
         _introduce(supervisor, program, item, predicted, out)
-        confirm(f"Run {path.name} on it?", yes)
+        confirm(f"Run {name} on it?", yes)
         packages = str(program.requirements.resolve()) if program.requirements else None
         target = Target(
             settings[StorageSettings].bucket_name, settings[TpuSettings].tensorflow,
-            str(program.folder.resolve()), packages,
-            {"run": program.run}, "tpu run", str(path),
+            str(program.folder.resolve()) if program.folder else None, packages,
+            {"run": program.run}, "tpu run", str(path) if path else None,
         )  # fmt: skip
         again = shlex.join(["tpu", *sys.argv[1:]])
         item["bundle"] = publish(target, lock, progress(), again).bundle.id
@@ -313,19 +319,41 @@ def _entries(run: Supervisor, name: str) -> logs.Entries:
     )
 
 
-def _environment(words: Sequence[str], out: TextIO) -> tuple[str, Path]:
-    """Return the environment, `dev` unless named, and the path of the program. Raises UsageError."""
+def _environment(words: Sequence[str], out: TextIO, commanded: bool) -> tuple[str, Path | None]:
+    """Return the environment, `dev` unless named, and the path of the program. Raises UsageError.
+
+    `commanded`: an image has the program, if no word is the path of one.
+    """
     if len(words) == 2:
         return words[0], Path(words[1])
     if len(words) > 2:
         raise click.UsageError(
             f"one program, not {len(words) - 1}; pass the program's own arguments after --"
         )
+    if words and commanded and not Path(words[0]).exists():
+        return words[0], None
+    if not words and not commanded:
+        raise click.UsageError("no PROGRAM; pass a script, or --image and a command of the image after --")
     print("environment: dev (default)", file=out)
-    return "dev", Path(words[0])
+    return "dev", Path(words[0]) if words else None
 
 
-def _item(settings: Settings, name: str, kind: str, zones: Sequence[str], *, spot: bool) -> dict[str, Any]:
+def _called(path: Path | None, image: str | None) -> str:
+    """Return the name that a run has by its script, else by its image."""
+    return (path.resolve().stem if path else str(image).partition("@")[0].rpartition("/")[2]).lower()
+
+
+def _require_image(settings: Settings, image: str | None) -> None:
+    """Raise CommandError for an image that isn't there, or that hosts may not pull."""
+    if image and (
+        wrong := list(images.problems(client.Client(settings.project), settings, image, "--image"))
+    ):
+        raise CommandError(listed("the command", wrong))
+
+
+def _item(
+    settings: Settings, name: str, kind: str, zones: Sequence[str], image: str | None, *, spot: bool
+) -> dict[str, Any]:
     """Return the slice as an item of `tpu:slices`. Raises CommandError with all problems of the flags."""
     covered, problems = nodes.zones(settings), []
     kinds = [known.name for known in CATALOG.types]
@@ -346,12 +374,19 @@ def _item(settings: Settings, name: str, kind: str, zones: Sequence[str], *, spo
         problems.append(f"{name!r} can't be a slice's name\n    fix: --name, of a-z, 0-9 and -")
     if name in {item.name for item in settings[TpuSettings].slices}:
         problems.append(f"{name}: {file} has a slice of this name\n    fix: --name ANOTHER")
+    if image and not rules.DIGEST.ok(image):
+        problems.append(
+            str(Problem("--image", f'"{image}"', f"must be {rules.DIGEST.text}", rules.DIGEST.fix))
+        )
+    elif image:
+        any_host = settings[NetworkSettings].reaches_any_host
+        problems += map(str, unreachable("--image", image, any_host))
     if problems:
         raise CommandError("\n".join(problems))
     zone, *fallbacks = zones or covered
     item: dict[str, Any] = {
         "name": name, "acceleratorType": kind, "zones": [zone], "count": 1, "spot": spot,
-        "checkpointFolder": f"jobs/{name}",
+        "checkpointFolder": f"jobs/{name}", **({"image": image} if image else {}),
     }  # fmt: skip
     return {**item, "fallbackZones": fallbacks} if fallbacks else item
 
@@ -380,6 +415,7 @@ def _introduce(
     lines = {
         "program": program.reason,
         "command": item["run"],
+        **({"image": item["image"]} if "image" in item else {}),
         "slice": f"{member.kind.name} ({member.kind.hosts} hosts), {paid}, in {zones}: {price}; {after}",
         **({} if predicted.dollars is None else {"price": f"{predicted}, predicted"}),
         "saves to": f"CHECKPOINT_DIR, gs://{bucket}/{folder}{note}",

@@ -21,14 +21,14 @@ class UserCode:
     """Content of the bundle, and the command that starts it.
 
     Attributes:
-        folder: uploaded as a whole.
+        folder: uploaded as a whole; None: an image has the program.
         entry: the script in it.
         run: the command line, as a slice's `run`.
         requirements: file with its packages; None: none are named.
         reason: how `entry` and `requirements` were chosen, for people.
     """
 
-    folder: Path
+    folder: Path | None
     entry: str
     run: str
     requirements: Path | None
@@ -36,21 +36,32 @@ class UserCode:
 
 
 def read_program(
-    path: Path, entry: str | None, requirements: Path | None, words: list[str], work: Path
-) -> UserCode:
+    path: Path | None, entry: str | None, requirements: Path | None, words: list[str], work: Path,
+    image: str = "",
+) -> UserCode:  # fmt: skip
     """Read a program.
 
     Args:
         path: a script, uploaded alone; a folder, uploaded as a whole; or a TOML file of the trainer, whose
-            folder is uploaded.
+            folder is uploaded. None: `words` are a command of the image.
         entry: script of the folder that starts; None: train.py, main.py, or the only script.
         requirements: file with packages; None: that of the folder, or inline metadata.
         words: arguments of the script.
         work: an empty folder for copies.
+        image: with the packages; empty: the workload's and those that the program names.
 
     Raises:
         CommandError: it can't be run.
     """
+    if image and requirements:
+        fix = "add them to the image, or leave one of the two out"
+        raise CommandError(f"--requirements {requirements}: an image has packages of its own\n    fix: {fix}")
+    if path is None:
+        if entry:
+            raise CommandError(
+                f"--entry {entry}: no folder is uploaded\n    fix: name it, or leave --entry out"
+            )
+        return UserCode(None, "", _command(words), None, "of the image")
     if not path.exists():
         raise CommandError(f"{path}: no such file or folder\n    fix: the path of a script or folder")
     if path.is_dir():
@@ -66,15 +77,25 @@ def read_program(
         shutil.copy(path, folder / name)
     if not name.endswith((".py", ".toml")):
         raise CommandError(f"{name} is no Python script\n    fix: a .py file that starts the program")
-    packages = requirements or _requirements(folder, folder / name, work)
+    packages = None if image else requirements or _requirements(folder, folder / name, work)
     if requirements and not requirements.is_file():
         raise CommandError(f"--requirements {requirements}: no such file\n    fix: write it")
-    listed = f"packages: {packages.name}" if packages else "packages: the workload's own (JAX, NumPy, Orbax)"
-    run = shlex.join(["train" if name.endswith(".toml") else "python", name, *words])
-    if not commands.can_start(run):
+    own = "the image's own" if image else "the workload's own (JAX, NumPy, Orbax)"
+    listed = f"packages: {packages.name if packages else own}"
+    run = _command(["train" if name.endswith(".toml") else "python", name, *words])
+    return UserCode(folder, name, run, packages, f"{name} ({reason}); {listed}")
+
+
+def _command(words: list[str]) -> str:
+    """Return words as a slice's `run`. Raises CommandError if hosts don't start it."""
+    run = shlex.join(words)
+    if commands.can_start(run):
+        return run
+    if len(run) > commands.MAX_CHARACTERS or not run.isprintable():
         rule = f"at most {commands.MAX_CHARACTERS} printable characters"
         raise CommandError(f"{run[:80]}…: not accepted by hosts: {rule}\n    fix: put options into a file")
-    return UserCode(folder, name, run, packages, f"{name} ({reason}); {listed}")
+    rule = f"begins with {', '.join(commands.PROGRAMS)} or a path"
+    raise CommandError(f"{run[:80]}: not accepted by hosts: {rule}\n    fix: -- /usr/bin/env {run[:80]}")
 
 
 def _entry(folder: Path, entry: str | None) -> tuple[str, str]:

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import click
 
 from cli.options import combined
+from infra.core.secrets import Reader, problems
 from infra.errors import CommandError, listed
 from infra.google.client import Client
-from infra.layers.storage.names import service_account_email
-from infra.layers.storage.secrets import problems
+from infra.layers.storage.names import hosts
 from infra.settings.schema import Settings
 from infra.settings.variables import Variables, of_options
 
@@ -30,18 +30,10 @@ def read(env: Sequence[str], secrets: Sequence[str]) -> Variables:
     return variables
 
 
-def require_readable(settings: Settings, variables: Variables, pods: str = "") -> None:
-    """Raise CommandError for secrets that the hosts' account may not read, or that aren't there.
-
-    Args:
-        settings: of the environment.
-        variables: of the program.
-        pods: what the members that are pods' end with, where they read the secrets.
-    """
+def require_readable(settings: Settings, variables: Variables, reader: Reader | None = None) -> None:
+    """Raise CommandError for secrets that aren't there, or that a reader, by default hosts, may not read."""
     if not variables.references:
         return
-    member = pods or f"serviceAccount:{service_account_email(settings)}"
-    layer = "gke" if pods else "storage"
     google = Client(settings.project)
-    if wrong := list(problems(google, settings, variables.references, member, layer)):
+    if wrong := list(problems(google, settings, variables.references, reader or hosts(settings))):
         raise CommandError(listed("the command", wrong))

@@ -33,7 +33,7 @@ WRITTEN = "writtenS"
 _OF_RECORD = (PHASE, WHY, OWNER, ID, SINCE, NODES, _VERSION, _ENVIRONMENT, WRITTEN)
 _KEPT_S = 86_400.0  # of a record that has ended
 _BESIDE = (STOP_WHEN_DONE, *_OF_RECORD)
-CHANGEABLE = frozenset({"bundle", "run", "env", "secrets", STOP_WHEN_DONE})
+CHANGEABLE = frozenset({"bundle", "run", "image", "env", "secrets", STOP_WHEN_DONE})
 """Keys that hosts apply without being recreated."""
 _MOST_READ = 4  # records that are read one by one; a listing is dearer than a reading
 

@@ -45,7 +45,7 @@ Report = Callable[[str], None]
 
 _LEASE_PAUSE_S = 5.0
 _DELETION_S = 60.0  # that a monitor waits for one: others may need it meanwhile
-UNPUBLISHED = ("run", "env", "secrets")
+UNPUBLISHED = ("run", "image", "env", "secrets")
 """Keys by which programs differ before their bundles are published."""
 _PROGRAM = ("bundle", *UNPUBLISHED)
 

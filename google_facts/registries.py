@@ -64,6 +64,11 @@ def repository(image: str) -> Repository | None:
     return None
 
 
+def named(host_path: str) -> Repository | None:
+    """Return the repository of `LOCATION-docker.pkg.dev/PROJECT/REPOSITORY`; None for other texts."""
+    return repository(f"{host_path}/image")
+
+
 def released(project: str, tag: str) -> str:
     """Return the image of a release of `kueue` or `jobset`, with its digest."""
     known = _FACTS[project]

@@ -115,16 +115,19 @@ class Account(pulumi.ComponentResource):
             opts=self.after,
         )
 
-    def repository_role(self, repository: gcp.artifactregistry.Repository, location: str, role: str) -> None:
-        """Grant a role on a repository of images."""
+    def repository_role(
+        self, repository: pulumi.Input[str], location: str, role: str, after: Sequence[pulumi.Resource] = (),
+        name: str = "",
+    ) -> None:  # fmt: skip
+        """Grant a role on a repository of images; `after`: what makes it; `name`: within the grant's."""
         gcp.artifactregistry.RepositoryIamMember(
-            f"{self.id_}-{short(role)}",
+            f"{self.id_}{name}-{short(role)}",
             project=self.settings.project,
             location=location,
-            repository=repository.repository_id,
+            repository=repository,
             role=role,
             member=self.member,
-            opts=self.with_(repository),
+            opts=self.with_(*after),
         )
 
     def with_(self, *resources: pulumi.Resource) -> pulumi.ResourceOptions:

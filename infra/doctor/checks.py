@@ -16,7 +16,7 @@ from functools import partial
 from infra.catalog import CATALOG
 from infra.core.environment import declared_layers, layers_on, required_services
 from infra.core.layer import Layer, Offer, off, up_command
-from infra.doctor import billing, first, quotas, secrets
+from infra.doctor import billing, first, images, quotas, secrets
 from infra.doctor.finding import MISSING, OK, OPTIONAL, Finding
 from infra.doctor.grants import command
 from infra.doctor.report import Check
@@ -104,6 +104,8 @@ def checks(target: Target) -> list[tuple[str, Check]]:
         ("controller's bucket", bucket("controller's bucket", controller_bucket(target.settings))),
         *([("secrets", partial(secrets.check, target.google, target.settings))]
           if target.settings[StorageSettings].secrets else ()),
+        *([("images", partial(images.check, target.google, target.settings))]
+          if target.settings[StorageSettings].repositories else ()),
         ("bundle", partial(_bundle, target, OF_HOSTS, {node.bundle for node in target.nodes})),
         *((f"bundle {layer.name}", partial(_bundle, target, layer.hooks.bundle.key, None))
           for layer in on if layer.hooks.bundle),

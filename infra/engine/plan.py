@@ -40,9 +40,10 @@ from infra.slices.settings import TpuSettings
 from views.table import aligned
 from views.table import markdown as markdown_table
 
-SIGNS = {"create": "+", "update": "~", "replace": "+-", "delete": "-"}
-"""Signs of Pulumi for resources that it creates, updates, replaces or deletes."""
+SIGNS = {"create": "+", "update": "~", "replace": "+-", "delete": "-", "import": "="}
+"""Signs of Pulumi for resources that it creates, updates, replaces, deletes, or takes over as they are."""
 
+_COUNTED = ("create", "update", "replace", "delete")
 _STACK = "pulumi:pulumi:Stack"
 _FROM_PATH = "using pulumi-language-"  # which set-up put there
 # As Google's provider says it, and as the client libraries do.
@@ -269,11 +270,12 @@ def as_json(plan: Plan) -> dict[str, Any]:
 
 def _rows(plan: Plan) -> list[tuple[str, ...]]:
     def row(name: str, counts: Mapping[str, int], cost: Cost, failed: bool) -> tuple[str, ...]:
-        shown = ["failed", "", "", ""] if failed else [str(counts[operation]) for operation in SIGNS]
+        shown = ["failed", "", "", ""] if failed else [str(counts[operation]) for operation in _COUNTED]
         return (name, *shown, *cost.cells)
 
     total: Counter[str] = Counter()
-    rows = [("layer", *SIGNS.values(), "$/hour", "$/day", "$/month", "idle $/month")]
+    signs = [SIGNS[operation] for operation in _COUNTED]
+    rows = [("layer", *signs, "$/hour", "$/day", "$/month", "idle $/month")]
     for layer in plan.layers:
         counts = Counter(change.operation for change in layer.changes)
         total += counts

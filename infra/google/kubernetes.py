@@ -78,8 +78,13 @@ def endpoint_of(client: Client, cluster: str) -> str | None:
         InfraError: it has no DNS name.
         RequestError: it isn't known.
     """
-    resource = or_none(lambda: client.json("GET", f"{_container()}{cluster}"))
-    return None if resource is None else _endpoint(resource)
+    resource = described(client, cluster)
+    return None if resource is None else endpoint(resource)
+
+
+def described(client: Client, cluster: str) -> dict[str, Any] | None:
+    """Return a cluster by its full name; None where there is none. Raises RequestError: it isn't known."""
+    return or_none(lambda: client.json("GET", f"{_container()}{cluster}"))
 
 
 def every(client: Client, labels: Mapping[str, str]) -> Iterator[tuple[str, Cluster]]:
@@ -95,7 +100,7 @@ def every(client: Client, labels: Mapping[str, str]) -> Iterator[tuple[str, Clus
         raise RequestError(Failure(Kind.UNKNOWN, why))
     for cluster in answer.get("clusters") or ():
         if labels.items() <= cluster.get("resourceLabels", {}).items():
-            yield cluster["name"], Cluster(client, _endpoint(cluster))
+            yield cluster["name"], Cluster(client, endpoint(cluster))
 
 
 def _container() -> str:
@@ -103,7 +108,8 @@ def _container() -> str:
     return os.environ.get("GOOGLE_CONTAINER_CUSTOM_ENDPOINT", f"{CONTAINER}/v1/")
 
 
-def _endpoint(cluster: Mapping[str, Any]) -> str:
+def endpoint(cluster: Mapping[str, Any]) -> str:
+    """Return the DNS name of a cluster's control plane. Raises InfraError where it has none."""
     config = cluster.get("controlPlaneEndpointsConfig", {}).get("dnsEndpointConfig", {})
     if not config.get("endpoint"):
         raise InfraError(

@@ -54,7 +54,8 @@ class Role:
         why: what for, in words.
         permissions: those of it that are used.
         on: on what it is granted.
-        setting: field of the layer's settings without which it isn't needed; or FIELD=VALUE, which it needs.
+        setting: field of the layer's settings without which it isn't needed, LIST[].FIELD of all items; or
+            FIELD=VALUE, which it needs.
     """
 
     name: str
@@ -66,7 +67,10 @@ class Role:
     def needed(self, section: Any) -> bool:
         """Return whether a section of the settings needs it."""
         name, _, value = self.setting.partition("=")
-        given = getattr(section, name) if name else True
+        name, _, inner = name.partition("[].")
+        given: Any = getattr(section, name) if name else True
+        if inner:
+            given = any(getattr(item, inner) for item in given)
         return given == value if value else bool(given)
 
 

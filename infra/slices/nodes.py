@@ -28,6 +28,7 @@ class Node:
     run: str | None
     labels: Mapping[str, str]
     bundle: str | None = None  # that its hosts install
+    image: str | None = None  # of the container that its program starts in
     checkpoint_folder: str | None = None
     variables: Mapping[str, str] = field(default_factory=dict)  # of its program
     member: int | None = None  # of a fleet, which `fleet` makes and not Pulumi; counted from 0 over all zones
@@ -92,6 +93,7 @@ def nodes(settings: Settings) -> tuple[Node, ...]:
                 run=slice_.run,
                 labels=slice_.labels,
                 bundle=slice_.bundle or settings[TpuSettings].bundle,
+                image=slice_.image,
                 checkpoint_folder=slice_.checkpoint_folder,
                 variables=slice_.variables.environment,
                 member=None if slice_.count is None else member,

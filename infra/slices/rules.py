@@ -71,6 +71,17 @@ def _within(path: str, slice_: SliceSettings, broken: set[str]) -> Iterator[Prob
     yield from slice_.variables.problems(f"{path}.env", f"{path}.secrets")
     if (slice_.env or slice_.secrets) and fine("run") and not slice_.run:
         yield Problem(f"{path}.run", "nothing beside env or secrets", "they are a program's", "add run")
+    if slice_.image and fine("run", "image"):
+        yield from _in_container(f"{path}.run", slice_.run or "")
+
+
+def _in_container(path: str, run: str) -> Iterator[Problem]:
+    program = (commands.split(run) or [""])[0]
+    if not run:
+        yield Problem(path, "nothing beside image", "it starts in the container", "add run")
+    elif program in (*commands.COMMANDS, commands.HOST_COMMAND):
+        rule = "commands of the workload start on the host, with its packages"
+        yield Problem(path, f'"{run}" beside image', rule, "remove image, or start a program of the image's")
 
 
 def _fallback_zones(path: str, slice_: SliceSettings) -> Iterator[Problem]:

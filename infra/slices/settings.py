@@ -56,6 +56,13 @@ class SliceSettings:
         default=None,
         rule=rules.COMMAND,
     )
+    image: str | None = setting(
+        "container image in which `run` starts, with Python and packages of its own; hosts pull it, by the "
+        "digest, from a repository of storage:repositories",
+        default=None,
+        rule=rules.DIGEST,
+        example="us-east5-docker.pkg.dev/my-project/images/mine@sha256:…",
+    )
     bundle: str | None = setting(
         "sha256 of the bundle that its hosts install, instead of tpu:bundle", default=None, rule=rules.SHA256
     )

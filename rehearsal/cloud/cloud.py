@@ -43,6 +43,7 @@ from rehearsal.cloud.services.kms import grpc as kms_grpc
 from rehearsal.cloud.services.logging.entries import LoggingService
 from rehearsal.cloud.services.monitoring.telemetry import Telemetry, picture
 from rehearsal.cloud.services.projects import ProjectService
+from rehearsal.cloud.services.registry import Registry
 from rehearsal.cloud.services.serviceusage import ServiceUsage
 from rehearsal.cloud.services.storage import StorageService
 from rehearsal.cloud.services.storage.control import HttpOrGrpcSite
@@ -130,7 +131,10 @@ class Cloud:
             endpoints=oauth.endpoints(),
             doorway=doorway,
             audit=audit,
-            sites=[Invocations(world, iam, self.runtime.functions, self.caller.secret)],
+            sites=[
+                Invocations(world, iam, self.runtime.functions, self.caller.secret),
+                Registry(world, iam, usage, config.directory / "images"),
+            ],
             translators=[XmlApi()],
         )
         self._clusters = Clusters(self.world, self.iam, self.faults)

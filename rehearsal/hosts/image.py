@@ -29,6 +29,7 @@ SECOND_LOGIN, SECOND_LOGIN_ID = "researcher", 1001
 PACKAGES = (
     *("systemd", "systemd-sysv", "dbus", "openssh-server", "sudo", "iproute2", "iputils-ping", "netbase"),
     *("ca-certificates", "curl", "fuse3", "procps", "psmisc", "kmod", "less"),
+    *("podman", "crun", "catatonit", "netavark"),  # under the imitation of Docker, usr/bin/docker
     "sshfs",  # under the imitation of NFS, usr/sbin/mount.nfs
     # Shared libraries of a packed CPython and its wheels.
     *("libssl3", "libffi8", "libsqlite3-0", "libbz2-1.0", "liblzma5", "libreadline8", "zlib1g"),
@@ -41,6 +42,7 @@ MASKED = (
     *("e2scrub_reap.service", "fstrim.timer", "systemd-tmpfiles-clean.timer", "systemd-pstore.service"),
     *("console-getty.service", "getty.target", "systemd-firstboot.service", "systemd-update-utmp.service"),
     *("systemd-update-utmp-runlevel.service", "systemd-logind.service", "systemd-machine-id-commit.service"),
+    *("podman.socket", "podman-auto-update.timer", "podman-restart.service"),
     *("systemd-journal-flush.service", "systemd-network-generator.service", "ldconfig.service"),
 )
 ENABLED = (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from typing import Any
 
 from rehearsal.scenario import steps as step
@@ -39,6 +41,30 @@ TEAMS = [
     {"name": "vision", "members": ["user:ml-engineer@example.com"]},
     {"name": "speech", "members": ["serviceAccount:ci@build-project.iam.gserviceaccount.com"]},
 ]
+# A secret of programs, as its owner makes it, and the line of a program that prints what it was given.
+SECRET = (
+    step.request(
+        "serviceusage.v1.services.enable",
+        arguments={"name": "projects/$project/services/secretmanager.googleapis.com", "body": {}},
+    ),
+    step.request(
+        "secretmanager.v1.projects.secrets.create",
+        arguments={
+            "parent": "projects/$project",
+            "secretId": "hf-token",
+            "body": {"replication": {"automatic": {}}},
+        },
+    ),
+    step.request(
+        "secretmanager.v1.projects.secrets.addVersion",
+        arguments={
+            "parent": "projects/$project/secrets/hf-token",
+            "body": {"payload": {"data": base64.b64encode(b"of-the-rehearsal").decode()}},
+        },
+    ),
+)
+READS_SECRET = 'printf %s "$HF_TOKEN" | sha256sum'
+SECRET_SHA256 = hashlib.sha256(b"of-the-rehearsal").hexdigest()
 # Pools without slices of the layer `tpu`.
 CLUSTER = {
     "tpu:slices": [],

@@ -19,6 +19,7 @@ from rehearsal.scenario.building import (
 from rehearsal.scenario.disturbing import fill, lose, pull, reboot, stall, wake
 from rehearsal.scenario.extracting import alike, extracted, preempt, shards
 from rehearsal.scenario.guides import guide
+from rehearsal.scenario.imaging import image
 from rehearsal.scenario.jobs import heartbeat, logged, page, start, stop
 from rehearsal.scenario.killing import kill, kills
 from rehearsal.scenario.owner import request
@@ -31,6 +32,7 @@ __all__ += ["settings", "ssh", "unchanged", "up"]
 __all__ += ["fill", "lose", "pull", "reboot", "stall", "wake"]
 __all__ += ["alike", "extracted", "preempt", "shards"]
 __all__ += ["guide"]
+__all__ += ["image"]
 __all__ += ["heartbeat", "logged", "page", "start", "stop"]
 __all__ += ["kill", "kills"]
 __all__ += ["request"]

@@ -7,7 +7,19 @@ back, and nothing left at the end.
 """
 
 from rehearsal.scenario import steps as step
-from rehearsal.scenario.parts import CLUSTER, FOUNDATION, IMAGES, NO_RESOURCES, QUEUE, TEAMS, pool, train
+from rehearsal.scenario.parts import (
+    CLUSTER,
+    FOUNDATION,
+    IMAGES,
+    NO_RESOURCES,
+    QUEUE,
+    READS_SECRET,
+    SECRET,
+    SECRET_SHA256,
+    TEAMS,
+    pool,
+    train,
+)
 from rehearsal.scenario.scenario import Scenario
 
 TRAIN = pool("train", "v6e-8", machineType="ct6e-standard-4t", count=2)
@@ -24,9 +36,10 @@ SCENARIO = Scenario(
         "gke:tpuPools": [TRAIN, FLEX],
         **QUEUE,
         "queue:install": "bundle",
-        "queue:teams": TEAMS,
+        "queue:teams": [{**TEAMS[0], "secrets": ["hf-token"]}, *TEAMS[1:]],
     },
     steps=(
+        *SECRET,
         *FOUNDATION,
         IMAGES,
         step.up("gke"),
@@ -69,7 +82,23 @@ SCENARIO = Scenario(
             prints="queue:image: us-east5.*@sha256:[0-9a-f]{64}",
         ).by("platform-engineer"),
         step.stop("bundle", prints="(?s)all match the manifest.*from-bundle: completed", wait=True),
+        # A secret of one team: its job reads it; another team's is refused, and so is the account of its pods.
+        step.start(
+            "reads",
+            f"tpu job submit dev vision --pool flex --name reads --secret hf-token -- bash -c '{READS_SECRET}'",
+        ),
+        step.command(
+            "tpu job submit dev speech --pool flex --secret hf-token -- bash -c true",
+            prints=r"(?s)hf-token.*/ns/speech/sa/trainer.*fix: secrets of speech in queue:teams: \[hf-token\], then tpu up",
+            fails=True,
+        ).by("ci"),
+        step.start(
+            "steals",
+            "! tpu job submit dev speech --pool flex --name steals -- "
+            "bash -c 'TPU_SECRETS=hf-token@latest:HF_TOKEN exec workload secrets -- true'",
+        ).by("ci"),
         step.stop("still", prints="(?s)submitted.*running, 2 of 2 hosts.*still: completed", wait=True),
+        step.stop("reads", prints=f"(?s){SECRET_SHA256}.*reads: completed", wait=True),
         # The same run, out of the image; its slice is taken away in the middle, and it continues at the
         # other one.
         step.start(
@@ -86,6 +115,7 @@ SCENARIO = Scenario(
         ),
         step.resumed("moved", 20),
         step.same("still", "moved"),
+        step.stop("steals", prints="(?s)HTTP 403: this account may not.*fix: .*steals: failed", wait=True),
         # Maintenance: a drained node spends no restart; and a program that fails ends its job at once.
         step.command(
             f"tpu job submit dev vision --pool train --name drained --detach -- {HOLD}",

@@ -1,10 +1,11 @@
 """Two teams on a Slurm cluster with accounting: ten jobs of two users, whose limits hold, and what they used.
 
-Real slurmdbd and MariaDB on the controller, whose database is on the disk that outlives it.
+Real slurmdbd and MariaDB on the controller, whose database is on the disk that outlives it. A job reads a
+secret of Secret Manager.
 """
 
 from rehearsal.scenario import steps as step
-from rehearsal.scenario.parts import LOGIN, SLURM, SLURM_UP, ZONE
+from rehearsal.scenario.parts import LOGIN, READS_SECRET, SECRET, SECRET_SHA256, SLURM, SLURM_UP, ZONE
 from rehearsal.scenario.scenario import Scenario
 
 VISION = {"name": "vision", "users": ["engineer"], "maxHosts": 2}
@@ -20,11 +21,33 @@ SCENARIO = Scenario(
         ],
         "slurm:accounting": True,
         "slurm:accounts": [VISION, TEXT],
+        "storage:secrets": ["hf-token"],
     },
     steps=(
+        *SECRET,
         *SLURM_UP,
+        # A job reads a secret by its host's account; one that no program may read is refused.
+        step.command(
+            f"""
+            echo '#!/bin/bash' >"$HOME/reads.sbatch"
+            echo '{READS_SECRET}' >>"$HOME/reads.sbatch"
+            tpu slurm submit dev "$HOME/reads.sbatch" --secret hf-token -- --output=reads.txt
+            """,
+            prints=r"job \d+",
+        ),
+        step.command(
+            'tpu slurm submit dev "$HOME/reads.sbatch" --secret other',
+            prints=r"(?s)other.*serviceAccount:tpu-training@.*fix: storage:secrets: \[other\], then tpu up dev storage",
+            fails=True,
+        ),
         step.ssh(
             LOGIN, "sacctmgr --noheader --parsable2 show associations format=account,user", prints="vision"
+        ),
+        step.ssh(
+            LOGIN,
+            f"until grep {SECRET_SHA256} reads.txt; do sleep 2; done; ! scontrol show job | grep of-the-rehearsal",
+            prints=SECRET_SHA256,
+            timeout_s=600,
         ),
         step.ssh(LOGIN, f"for job in 1 2 3 4 5; do {SUBMIT}; done", prints=r"^\d+"),
         step.ssh(LOGIN, f"for job in 1 2 3 4 5; do sudo -u researcher {SUBMIT}; done", prints=r"^\d+"),

@@ -11,6 +11,7 @@ from rehearsal.cloud.services.tpu.catalog import ZONES
 FRONT_DOOR = "199.36.153.8"
 METADATA = "169.254.169.254"
 
+_REGIONS = sorted({zone.rpartition("-")[0] for zone in ZONES})
 # <name>.googleapis.com
 _APIS = (
     *("accounts", "aiplatform", "artifactregistry", "billingbudgets", "cloudbilling"),
@@ -19,24 +20,24 @@ _APIS = (
     *("file", "iam", "iamcredentials", "logging", "monitoring", "oauth2", "openidconnect", "oslogin"),
     *("private", "pubsub", "run", "secretmanager", "serviceusage", "storage", "sts", "tpu"),
     "www",
-    *(f"{region}-aiplatform" for region in sorted({zone.rpartition("-")[0] for zone in ZONES})),
+    *(f"{region}-aiplatform" for region in _REGIONS),
 )
 _OTHERS = ("accounts.google.com",)
+_REGISTRIES = tuple(f"{region}-docker.pkg.dev" for region in _REGIONS)
 # Where clusters' DNS endpoints are: gke-….us-east5.gke.goog, which lead to their control planes.
 _GKE = sorted({place for zone in ZONES for place in (zone, zone.rpartition("-")[0])})
 METADATA_NAMES = ("metadata.google.internal", "metadata")
 
 # What the front door's certificate covers: also regional names such as us-east5-aiplatform.googleapis.com.
-CERTIFICATE_NAMES = ["*.googleapis.com", "*.storage.googleapis.com", "*.google.com", *_OTHERS]
+CERTIFICATE_NAMES = ["*.googleapis.com", "*.storage.googleapis.com", "*.google.com", "*.pkg.dev", *_OTHERS]
 CERTIFICATE_NAMES += [f"*.{place}.gke.goog" for place in _GKE]
 # Of Run services and functions, whose hosts Google's own services look up.
-_REGIONS = sorted({zone.rpartition("-")[0] for zone in ZONES})
 CERTIFICATE_NAMES += ["*.cloudfunctions.net", *(f"*.{region}.run.app" for region in _REGIONS)]
 
 
 def served() -> list[str]:
     """Every name that the front door answers to on port 443."""
-    return [*(f"{api}.googleapis.com" for api in _APIS), *_OTHERS]
+    return [*(f"{api}.googleapis.com" for api in _APIS), *_OTHERS, *_REGISTRIES]
 
 
 def hosts_file() -> str:

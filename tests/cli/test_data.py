@@ -55,6 +55,23 @@ def test_a_folder_lies_below_its_name_and_the_next_command_reads_it(
     assert output.endswith(f"\n  train tiny.toml --set data.path=gs://{BUCKET}/data/tokens\n")
 
 
+@pytest.mark.parametrize(("files", "runs"), [
+    (["manifest.json", "marks-00000.bin"], ["train llama-3.1-8b-sft.toml --set data.path=@"]),
+    (["config.json", "tokenizer.json"], ["train llama-3.1-8b.toml --set train.init_from=@",
+                                         "extract qwen2.5-0.5b.toml --set model.weights=@ --stream URL"]),
+])  # fmt: skip
+def test_conversations_and_weights_have_commands_of_their_own(
+    files: list[str], runs: list[str], root: Path, bucket: storage.Bucket, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    (tmp_path / "mine").mkdir()
+    for name in files:
+        (tmp_path / "mine" / name).write_text("{}")
+    assert main(["data", "put", "dev", str(tmp_path / "mine")], root) == 0
+    printed = [run.replace("@", f"gs://{BUCKET}/data/mine") for run in runs]
+    assert [line.strip() for line in capsys.readouterr().out.splitlines()[-len(runs) :]] == printed
+
+
 def test_an_interrupted_upload_resumes_and_other_bytes_are_never_replaced(
     root: Path, bucket: storage.Bucket, tokens: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -214,7 +214,7 @@ def test_a_scripts_inline_metadata_names_its_packages(tmp_path: Path, script: Pa
         ("notes.txt", {}, "is no Python script"),
         ("train.py", {"entry": "other.py"}, "is a script already"),
         ("train.py", {"requirements": Path("/nowhere.txt")}, "no such file"),
-        ("train.py", {"words": ["x" * 600]}, "at most 500 printable characters"),
+        ("train.py", {"words": ["x" * 2100]}, "at most 2000 printable characters"),
         ("bad.py", {}, "its inline script metadata can't be read"),
         ("folder", {"entry": "x.py"}, "isn't in"),
     ],

@@ -124,7 +124,7 @@ def test_an_option_of_train_is_not_shortened(capsys: pytest.CaptureFixture[str])
 
 def test_node_metadata_is_the_table() -> None:
     checked = from_file("dev")
-    more: dict[str, Any] = {"variables": {"A": "1"}, "checkpoint_folder": "jobs/a"}
+    more: dict[str, Any] = {"variables": {"A": "1"}, "checkpoint_folder": "jobs/a", "image": "a@sha256:b"}
     node = replace(nodes(checked)[0], together=("a", "b"), member=0, **more)
     written = metadata(checked, node, bucket="b", steps_bucket="b-steps", data_disk="d")
     # tpu:bundle is written by `tpu publish`, so the settings that ship have none.

@@ -40,7 +40,9 @@ def test_a_layer_imports_of_others_only_what_they_declare(layer: str) -> None:
     """Pure functions, such as of any layer's settings; settings and outputs of those that it reads."""
     others = tuple(f"infra.layers.{other}." for other in LAYERS if other != layer)
     readable = tuple(f"infra.layers.{other}." for other in LAYERS[layer].needs)
-    pure = re.compile(r"infra\.layers\.\w+\.(names|pools|request|startup|jobs\.(jobset|submission))(\.\w+)?")
+    pure = re.compile(
+        r"infra\.layers\.\w+\.(names|pods|pools|request|startup|jobs\.(jobset|submission))(\.\w+)?"
+    )
     declared = re.compile(r"infra\.layers\.\w+\.(settings|outputs)(\.\w+)?")
     imported = {
         (str(path.relative_to(ROOT)), name)

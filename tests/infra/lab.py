@@ -115,6 +115,10 @@ class Lab(Emulated):
 
     def infra(self, *arguments: str, fine: bool = True) -> str:
         """Return the output of `tpu infra` in the lab's project."""
+        return self.tpu("infra", *arguments, fine=fine)
+
+    def tpu(self, *arguments: str, fine: bool = True) -> str:
+        """Return the output of `tpu` in the lab's project."""
         return self.run(sys.executable, "-m", "tests.infra.lab", str(self.root), *arguments, fine=fine)
 
     def state(self, layer: str) -> dict[str, Any]:
@@ -253,10 +257,10 @@ class Lab(Emulated):
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), "main": str(self.tree)}))
 
-    def publish(self) -> None:
+    def publish(self, bucket: str = BUCKET, script: str = startup.script_sha256()) -> None:
         """The names of a bundle's manifest and script, which are all that the program asks for."""
-        path = f"storage.googleapis.com/upload/storage/v1/b/{BUCKET}/o"
-        for name in (bundle_manifest(BUNDLE), bundle_blob(startup.script_sha256())):
+        path = f"storage.googleapis.com/upload/storage/v1/b/{bucket}/o"
+        for name in (bundle_manifest(BUNDLE), bundle_blob(script)):
             answer = self.request("POST", path, b"", uploadType="media", name=name)
             assert answer.ok, answer.text
 
@@ -273,17 +277,15 @@ def kill_tree(pid: int) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Run `tpu infra`, or `tpu plan`, in another project folder."""
+    """Run `tpu` in another project folder."""
     from cli.__main__ import main as tpu
     from infra.engine import updates
     from infra.engine.recovery import settle
 
     root, *rest = arguments
-    if rest[0] == "plan":
-        return tpu(rest, Path(root))
     # Google's clock here is faster: what takes it a minute takes a third of a second.
     updates.PATIENCE = settle.Patience(creation_s=1.0, deletion_s=2.0, poll_s=0.2)
-    return tpu(["infra", *rest], Path(root))
+    return tpu(rest, Path(root))
 
 
 if __name__ == "__main__":

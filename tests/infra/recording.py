@@ -182,7 +182,11 @@ class Recording(pulumi.runtime.Mocks):
         if args.token == "gcp:storage/getBucket:getBucket":
             if not self.raw_location:
                 raise EngineError("googleapi: Error 404: The specified bucket does not exist., notFound")
-            return {"name": args.args["name"], "location": self.raw_location, **self.existing}
+            known = {"location": self.raw_location, "projectNumber": int(PROJECT_NUMBER)}
+            return {"name": args.args["name"], **known, **self.existing}
+        if args.token == "gcp:storage/getBuckets:getBuckets":
+            others = self.existing.get("projectNumber", int(PROJECT_NUMBER)) != int(PROJECT_NUMBER)
+            return {"buckets": [] if others else [{"name": args.args["prefix"]}]}
         if args.token == "gcp:storage/getProjectServiceAccount:getProjectServiceAccount":
             email = AGENTS["storage"].email(PROJECT_NUMBER)
             return {"emailAddress": email, "member": f"serviceAccount:{email}"}

@@ -220,7 +220,7 @@ class Changes:
         return Steps(_logged([json.loads(line) for line in events.read_text().splitlines()]), output)
 
     def _pulumi(self, layer: str, *arguments: str) -> str:
-        return self.lab.run(*self.lab.line(layer, *arguments, "-s", "dev", *self._warm.arguments), fine=None)
+        return self.lab.run(*self.lab.line(layer, *arguments, "-s", "dev"), fine=None)
 
     def _add_subnet(self) -> None:
         """Make a subnet with secondary ranges, as `gke:existingSubnet` demands."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import runpy
+import shutil
 import socket
 import threading
 import traceback
@@ -42,13 +43,17 @@ read -r plugin <&3
 echo "$plugin"
 exec cat <&3 >/dev/null
 """
+_CLI = """#!/bin/sh
+case " $* " in *" preview "*|*" up "*) set -- "$@" --client 127.0.0.1:{port} ;; esac
+exec {program} "$@"
+"""
 
 
 class Warm:
     """Servers of this process, and scripts in a folder that lead the CLI to them.
 
     `environment`: what the program and the plugins find in theirs, as long as this is open; `home`: the
-    CLI's, with its plugins.
+    CLI's, with its plugins. `path`: of commands that are to use them.
     """
 
     def __init__(self, folder: Path, home: Path, environment: Mapping[str, str]) -> None:
@@ -58,14 +63,18 @@ class Warm:
         self._run.start()
         self._host = grpc.server(ThreadPoolExecutor(_AT_ONCE))
         language_pb2_grpc.add_LanguageRuntimeServicer_to_server(LanguageServer(_program), self._host)
-        self.arguments = ("--client", f"127.0.0.1:{self._host.add_insecure_port('127.0.0.1:0')}")
+        host = self._host.add_insecure_port("127.0.0.1:0")
         self._host.start()
         self._listener = socket.create_server(("127.0.0.1", 0))
         threading.Thread(target=self._accept, daemon=True).start()
         folder.mkdir()
-        scripts = {"gcp": PACKAGES["gcp"].place(home), _DYNAMIC: folder / f"pulumi-resource-{_DYNAMIC}"}
-        for name, place in scripts.items():
-            place.write_text(_SCRIPT.format(name=name, port=self._listener.getsockname()[1]))
+        program, port = shutil.which("pulumi", path=environment["PATH"]), self._listener.getsockname()[1]
+        for place, text in (
+            (PACKAGES["gcp"].place(home), _SCRIPT.format(name="gcp", port=port)),
+            (folder / f"pulumi-resource-{_DYNAMIC}", _SCRIPT.format(name=_DYNAMIC, port=port)),
+            (folder / "pulumi", _CLI.format(program=program, port=host)),
+        ):
+            place.write_text(text)
             place.chmod(0o755)
         self.path = f"{folder}{os.pathsep}{environment['PATH']}"
 

@@ -91,6 +91,20 @@ def test_out_and_in_and_out_again_is_bit_for_bit(
         assert (tmp_path / "two" / path.name).read_bytes() == path.read_bytes()
 
 
+@pytest.mark.parametrize("shard_bytes", [4000, 10**9], ids=["sharded", "whole"])
+def test_a_decoder_alone_is_read_by_its_shorter_names(shard_bytes: int, tmp_path: Path) -> None:
+    arch = MODELS["qwen2"]
+    params = random_params(arch)
+    for file in huggingface.save(tmp_path, params, arch, "float32", GENERATION, shard_bytes):
+        stored = load_file(tmp_path / file)
+        save_file({name.removeprefix("model."): stored[name] for name in stored}, tmp_path / file)
+    index = tmp_path / "model.safetensors.index.json"
+    if index.exists():
+        index.write_text(index.read_text().replace('"model.', '"'))
+    loaded = huggingface.load(tmp_path, arch, abstract(arch))
+    jax.tree.map(np.testing.assert_array_equal, loaded, params)
+
+
 def with_sizes(arch: Architecture) -> Architecture:
     """The same with all sizes explicit, as in a config.json."""
     return replace(arch, kv_heads=arch.J, head_dim=arch.K)

@@ -42,9 +42,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Small weights of the recipe's architecture, and conversations prepared as the guide does."""
     root = tmp_path_factory.mktemp("fine-tuning")
     arch = configs.load("llama-3.1-8b-sft.toml", WIDTHS).decoder
-    huggingface.save(
-        root / WEIGHTS, parameters(arch), arch, "bfloat16", Generation(longest=8192)
-    )
+    huggingface.save(root / WEIGHTS, parameters(arch), arch, "bfloat16", Generation(longest=8192))
     tokenizer(root / WEIGHTS, "llama")
     rows = [
         {"messages": [{"role": "user", "content": f"what is {n} + {n}?"},

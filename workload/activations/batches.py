@@ -8,6 +8,7 @@ loader's workers that share an epoch read a part of the shards each. bfloat16 is
 where that isn't installed. For torch see `torch_batches.py`, for JAX `jax_batches.py`.
 """
 
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -67,6 +68,9 @@ def batches(
         raise ValueError(f"size and shards_at_once must be at least 1, not {size} and {shards_at_once}")
     keys = [tensors] if isinstance(tensors, str) else list(tensors)
     names, draw = share(activations, seed, part, parts), np.random.default_rng([seed, part])
+    if absent := activations.absent():
+        rest = f"{len(absent)} streams of the run have no shard yet"
+        warnings.warn(f"{activations.url}: {rest}, and are in no batch", stacklevel=2)
     groups = [names[first : first + shards_at_once] for first in range(0, len(names), shards_at_once)]
     mixed = (_mixed([activations.open(name) for name in group], keys, draw, bits) for group in groups)
     read = _of_size(mixed, size)

@@ -10,7 +10,7 @@ import numpy as np
 from workload import arguments as arguments_of
 from workload.activations import pickles
 from workload.activations.reader import Activations
-from workload.activations.shard import CHANGED, MEND, About, Shard, folder
+from workload.activations.shard import CHANGED, MEND, About, Shard
 from workload.activations.shard import name as shard_name
 from workload.errors import DataError
 from workload.runs.store import open_store
@@ -139,11 +139,7 @@ def _verify(options: argparse.Namespace, activations: Activations) -> int:
             held[document] = name
     if run is None:
         problems.append("config.json: is missing or damaged: the run's streams are unknown")
-    elif absent := [
-        worker
-        for worker in range(run[1])
-        if worker not in workers and not any(name.startswith(folder(worker)) for name in unread)
-    ]:
+    elif absent := activations.absent():
         problems.append(f"of {run[1]} streams, {_first_few(absent)} have no shard yet")
     for worker, shards in sorted(workers.items()):
         count = max(about.shards for about in shards.values())

@@ -76,6 +76,11 @@ class Activations:
         self._opened: dict[str, Shard] = {}
         self._bounds: dict[str, list[int]] = {}
 
+    @property
+    def url(self) -> str:
+        """Return the address of the run."""
+        return self._store.url
+
     def shards(self) -> Iterator[Shard]:
         """Iterate over the shards."""
         for name in self.names:
@@ -88,6 +93,11 @@ class Activations:
             return hashlib.sha256(raw).hexdigest(), int(json.loads(raw)["streams"]["count"])
         except (MissingObjectError, ValueError, KeyError, TypeError):
             return None
+
+    def absent(self) -> list[int]:
+        """Return the streams of the run that have no shard yet; none where config.json can't be read."""
+        run, present = self.run(), {int(path[1]) for name in self.names if (path := _NAME.fullmatch(name))}
+        return [stream for stream in range(run[1]) if stream not in present] if run else []
 
     @property
     def points(self) -> tuple[str, ...]:

@@ -13,8 +13,8 @@ from pathlib import Path
 from workload import place
 from workload.arguments import Parser
 from workload.errors import ConfigError
-from workload.host import barrier, code, job_heartbeat, journal, logs, places, slurmd, unit
-from workload.host.errors import HostError, RunError
+from workload.host import barrier, code, container, job_heartbeat, journal, logs, places, slurmd, unit
+from workload.host.errors import HostError, PassingError, RunError
 from workload.host.metadata import HostDescription, read
 
 
@@ -47,6 +47,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     units.add_argument(
         "--variables", default="", metavar="LINES", help="NAME=VALUE a line: of the job's environment"
     )
+    units.add_argument("--image", default="", help="image of the container that the job starts in")
+    pulling = commands.add_parser("image", help="pull the image of the job on standard input")
+    pulling.add_argument("image", metavar="IMAGE@sha256:…")
+    starting = commands.add_parser("container", help="start a program in a container, with this environment")
+    starting.add_argument("image", metavar="IMAGE@sha256:…")
+    starting.add_argument("words", nargs=argparse.REMAINDER, metavar="WORD")
     own = commands.add_parser("code", help="install the user's own code in the folder where jobs start")
     own.add_argument(
         "--archive",
@@ -77,7 +83,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _COMMANDS[chosen.command](chosen)
     except HostError as error:
         print(f"workload host {chosen.command}: {error}", file=sys.stderr)
-        return 2 if isinstance(error, RunError) and chosen.command == slurmd.COMMAND else 1
+        if isinstance(error, PassingError):
+            return _TRY_AGAIN if chosen.command == "image" else 1
+        hopeless = isinstance(error, RunError) and chosen.command == slurmd.COMMAND
+        return 2 if hopeless or chosen.command == "container" else 1
     return 0
 
 
@@ -100,7 +109,15 @@ def _unit(chosen: argparse.Namespace) -> None:
         print(unit.heartbeat_unit(sys.stdin.read()), end="")
     else:
         variables = dict(line.split("=", 1) for line in chosen.variables.split("\n") if "=" in line)
-        print(unit.job_unit(sys.stdin.read(), variables), end="")
+        print(unit.job_unit(sys.stdin.read(), variables, chosen.image), end="")
+
+
+def _image(chosen: argparse.Namespace) -> None:
+    print(container.prepare(chosen.image, unit.words(sys.stdin.read())))
+
+
+def _container(chosen: argparse.Namespace) -> None:
+    container.start(chosen.image, chosen.words)
 
 
 def _code(chosen: argparse.Namespace) -> None:
@@ -147,12 +164,15 @@ _COMMANDS = {
     "barrier": _barrier,
     "place": _place,
     "unit": _unit,
+    "image": _image,
+    "container": _container,
     "code": _code,
     "heartbeat": _heartbeat,
     "logs": _logs,
     slurmd.COMMAND: _slurmd,
 }
 
+_TRY_AGAIN = 75  # of the boot script's stages
 _SERVICES = ("barrier", "heartbeat", "logs", slurmd.COMMAND)  # run for long and log
 
 

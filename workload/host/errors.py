@@ -29,3 +29,7 @@ class CodeError(HostError):
 
 class LogsError(HostError):
     """Cloud Logging refused entries, or didn't answer."""
+
+
+class PassingError(HostError):
+    """A repetition may help."""

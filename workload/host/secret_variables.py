@@ -97,7 +97,10 @@ def _patient(name: str, version: str, end: float) -> bytes:
 
 def _reason(error: urllib.error.HTTPError, name: str) -> str:
     listed = f"no value of that version\n    fix: gcloud secrets versions list {name}"
-    granted = f"storage:secrets: [{name}], then tpu up ENV storage, and gke where it runs in pods"
+    granted = (
+        f"storage:secrets: [{name}], then tpu up ENV storage; of a pod secrets: [{name}] of its team in "
+        "queue:teams, then tpu up ENV queue"
+    )
     words = {403: f"this account may not\n    fix: {granted}", 404: listed, 400: listed}
     return f"HTTP {error.code}: {words.get(error.code, error.reason)}"
 

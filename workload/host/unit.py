@@ -13,7 +13,7 @@ from hashlib import sha256
 from pathlib import PurePosixPath
 from types import MappingProxyType
 
-from workload.host import secret_variables
+from workload.host import container, secret_variables
 from workload.host.errors import RunError
 
 # As in infra/settings/commands.py, which refuses other commands before a slice is created.
@@ -47,8 +47,8 @@ _PLACE = PurePosixPath("/run/tpu-job/environment")
 _UNIT = """\
 [Unit]
 Description=TPU job: {program}
-Wants=network-online.target tpu-checkpoints.service{heartbeat}
-After=network-online.target tpu-checkpoints.service
+Wants=network-online.target tpu-checkpoints.service{docker}{heartbeat}
+After=network-online.target tpu-checkpoints.service{docker}
 StartLimitIntervalSec={within_s}
 StartLimitBurst={most_starts}
 
@@ -72,7 +72,7 @@ TimeoutStopSec={stop_timeout_s}
 Restart=on-failure
 RestartSec={again_s}
 # 2: the workload's settings are invalid; a restart changes nothing.
-RestartPreventExitStatus=2
+RestartPreventExitStatus=2{hopeless}
 # JAX aborts when a peer is lost; a core dump would fill the disk.
 LimitCORE=0
 # libtpu locks memory for the chips.
@@ -93,6 +93,15 @@ Environment=PYTHONUNBUFFERED=1
 # Mark a stopped job, unlike one that is done: $MAINPID is set while it runs.
 ExecStop=-/bin/sh -c '[ -z "$$MAINPID" ] || echo "$$INVOCATION_ID" >{STOPPED}'
 """
+
+# For a program in a container, which systemd can't kill: it is none of the unit's processes.
+_CONTAINER = f"""\
+ExecStopPost=-docker rm --force {container.NAME}
+# Of a program that SIGTERM ended: no failure.
+SuccessExitStatus=143
+"""
+# 126 and 127: the image lacks the program (https://docs.docker.com/engine/containers/run/#exit-status).
+_NO_PROGRAM = " 126 127"
 
 _HEARTBEAT = """\
 [Unit]
@@ -144,20 +153,21 @@ WantedBy=multi-user.target
 """
 
 
-def job_unit(run: str, variables: Mapping[str, str] = NOTHING) -> str:
+def job_unit(run: str, variables: Mapping[str, str] = NOTHING, image: str = "") -> str:
     """Return the text of `tpu-job.service` for `run`, e.g. `train tiny.toml` or `python train.py`.
 
     The first word is a subcommand of the workload, an interpreter, or the path of a program, where
-    `./` is /opt/training. `variables`: of its environment, where `TPU_SECRETS` names secrets.
+    `./` is /opt/training. `variables`: of its environment, where `TPU_SECRETS` names secrets. `image`: of
+    the container that it starts in; empty: on the host.
     Raises `RunError` for any other program, or for a word that a unit can't hold.
     """
     program, *arguments = words(run)
-    if program in COMMANDS:
+    if program in COMMANDS and not image:
         command = ["/opt/tpu/venv/bin/workload", _quoted(program)]
-    elif program == HOST_COMMAND:
+    elif program == HOST_COMMAND and not image:
         command = ["/opt/tpu/venv/bin/python -m workload.host", program]
     elif program in _PROGRAMS:
-        command = [_PROGRAMS[program]]
+        command = [program if image else _PROGRAMS[program]]
     elif _PATH.fullmatch(program) and ".." not in program.split("/"):
         command = [f"/opt/training{program[1:]}" if program.startswith(".") else program]
     else:
@@ -166,19 +176,23 @@ def job_unit(run: str, variables: Mapping[str, str] = NOTHING) -> str:
             f"({', '.join(COMMANDS)}), {', '.join(_PROGRAMS)}, or the path of a program "
             "(./… is in tpu:code)"
         )
+    if image:
+        command.insert(0, f"/opt/tpu/venv/bin/python -m workload.host container {_quoted(image)}")
     command += [_quoted(word) for word in arguments]
     if secret_variables.VARIABLE in variables:
         command = ["/opt/tpu/venv/bin/workload secrets --", *command]
     return _UNIT.format(
         program=program,
-        user="root" if program == HOST_COMMAND else "tpu",
+        user="root" if image or program == HOST_COMMAND else "tpu",
+        docker=" docker.service" if image else "",
+        hopeless=_NO_PROGRAM if image else "",
         id=command_id(run),
         place=_PLACE,
         command=" ".join(command),
         variables="".join(f"Environment={_escaped(f'{key}={value}')}\n" for key, value in variables.items()),
         # A host that comes back joins alone: its slice's others never left.
         barrier="" if program == HOST_COMMAND else _BARRIER,
-        own="" if program in _OWN_HEARTBEAT else _OWN,
+        own="" if program in _OWN_HEARTBEAT else _OWN + (_CONTAINER if image else ""),
         heartbeat="" if program in _OWN_HEARTBEAT else " tpu-heartbeat.service",
         stop_timeout_s=STOP_TIMEOUT_S,
         again_s=AGAIN_S,

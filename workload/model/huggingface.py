@@ -85,8 +85,14 @@ def tensors(arch: Architecture) -> Mapping[str, Tensor]:
     return TENSORS | _POST_NORMS if arch.post_norms else TENSORS
 
 
+_OF_DECODER = "model."
+
+
 class Weights:
-    """Safetensors of a folder: the file of each tensor, and parts of tensors."""
+    """Safetensors of a folder: the file of each tensor, and parts of tensors.
+
+    Files of a decoder alone, such as transformers saves of an AutoModel, name its tensors without `model.`.
+    """
 
     def __init__(self, folder: Path):
         """Open the files.
@@ -105,7 +111,21 @@ class Weights:
 
     @cached_property
     def where(self) -> dict[str, str]:
-        """File of every tensor; as in transformers, an index counts only without a whole file."""
+        """File of every tensor."""
+        return {(_OF_DECODER if self._alone else "") + name: file for name, file in self._stored.items()}
+
+    @cached_property
+    def _alone(self) -> bool:
+        embed = TENSORS["embed_VxD"].name
+        return embed not in self._stored and embed.removeprefix(_OF_DECODER) in self._stored
+
+    def _slice(self, name: str) -> Any:
+        stored = name.removeprefix(_OF_DECODER) if self._alone else name
+        return self._files[self.where[name]].get_slice(stored)
+
+    @cached_property
+    def _stored(self) -> dict[str, str]:
+        """File of each name in it; as in transformers, an index counts only without a whole file."""
         if not (self.folder / WHOLE).is_file():
             try:
                 where = dict(json.loads((self.folder / INDEX).read_text())["weight_map"])
@@ -135,7 +155,7 @@ class Weights:
         if name not in self.where:
             return f"{name} is missing"
         try:
-            stored = self._files[self.where[name]].get_slice(name)
+            stored = self._slice(name)
         except SafetensorError:
             return f"{name} isn't in {self.where[name]}, which {INDEX} names: the index is of other files"
         if stored.get_dtype() not in _DTYPES:
@@ -145,7 +165,7 @@ class Weights:
 
     def read(self, name: str, index: tuple[slice, ...]) -> NDArray[Any]:
         """Read a part of a tensor in its stored dtype."""
-        part: NDArray[Any] = self._files[self.where[name]].get_slice(name)[index]
+        part: NDArray[Any] = self._slice(name)[index]
         return part
 
 

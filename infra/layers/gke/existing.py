@@ -2,94 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-import pulumi
-import pulumi_gcp as gcp
-from pulumi.output import Unknown
-
+from infra.errors import Problem, SettingsError
+from infra.google import kubernetes
+from infra.google.client import Client
 from infra.layers.gke import pools
 from infra.layers.gke.settings import GkeSettings
+from infra.layers.network.names import network_id
 from infra.settings.schema import Settings
 
 _TPU_MACHINES = "ct"
 
 
-def existing_cluster(settings: Settings, opts: pulumi.ResourceOptions) -> gcp.container.Cluster:
-    """Return the cluster, read as a resource that the stack doesn't own: no destroy deletes it."""
-    return gcp.container.Cluster.get("existing", pools.cluster_id(settings), opts=opts)
+def require_fit(settings: Settings) -> str:
+    """Return the DNS name of the cluster's control plane.
 
-
-def checked_name(
-    settings: Settings, network_id: pulumi.Input[str], cluster: gcp.container.Cluster
-) -> pulumi.Output[str]:
-    """Return the cluster's name once it was found fit; pools that are given it wait for that.
-
-    A plan reads the cluster, too. Raises RunError with every miss and its fix.
+    The cluster is in no state: no update changes it, and no destroy deletes it. Raises InfraError with
+    everything that it lacks.
     """
-
-    def check(read: dict[str, Any]) -> str:
-        misses = [f"{problem}\n    fix: {fix}" for problem, fix in _misses(settings, read)]
-        if misses:
-            refused = f"gke:existingCluster: {pools.cluster_id(settings)} can't be used as it is:"
-            raise pulumi.RunError("\n".join((refused, *misses)))
-        return settings[GkeSettings].cluster_name
-
-    return pulumi.Output.all(
-        wanted=network_id,
-        network=_field(cluster.network),
-        autopilot=_field(cluster.enable_autopilot),
-        pods=cluster.ip_allocation_policy.apply(_range_of_pods, run_with_unknowns=True),
-        identity=_field(cluster.workload_identity_config, "workload_pool"),
-        mounts=_field(cluster.addons_config, "gcs_fuse_csi_driver_config", "enabled"),
-        reached=_field(
-            cluster.control_plane_endpoints_config, "dns_endpoint_config", "allow_external_traffic"
-        ),
-        machines=cluster.node_pools.apply(_machines, run_with_unknowns=True),
-    ).apply(check)
+    name, region = settings[GkeSettings].cluster_name, pools.region(settings)
+    source, path = f"Pulumi.{settings.environment}.yaml", "gke:clusterName"
+    cluster = kubernetes.described(Client(settings.project), pools.cluster_id(settings))
+    if cluster is None:
+        listing = f"gcloud container clusters list --project={settings.project}"
+        fix = f"write the name and gke:region of one that is listed: {listing}"
+        raise SettingsError(source, [Problem(path, name, f"there is no such cluster in {region}", fix)])
+    misses = _misses(settings, cluster)
+    if problems := [Problem(path, f"{name}, {has}", rule, fix) for has, rule, fix in misses]:
+        raise SettingsError(source, problems)
+    return kubernetes.endpoint(cluster)
 
 
-def _misses(settings: Settings, read: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _misses(settings: Settings, cluster: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Yield what the cluster has, what it needs, and the fix."""
     name, region = settings[GkeSettings].cluster_name, pools.region(settings)
     update = f"gcloud container clusters update {name} --project={settings.project} --location={region}"
     pool = f"{settings.project}.svc.id.goog"
-    if read["autopilot"]:
-        yield "it is an Autopilot cluster, which takes no node pools", "name a Standard cluster"
+    if _part(cluster, "autopilot", "enabled"):
+        yield "an Autopilot cluster", "node pools are added to it", "name a Standard cluster"
         return
-    network = str(read["network"]).partition("projects/")[2]
-    if f"projects/{network}" != read["wanted"]:
-        problem = f"its network is projects/{network}, and the environment's {read['wanted']}"
-        yield problem, f"network:existingNetwork: projects/{network}"
-    if not read["pods"]:
-        yield "its pods have no range of their own (VPC-native)", "name a VPC-native cluster"
-    if read["identity"] != pool:
-        yield "it has no Workload Identity, by which pods use the buckets", f"{update} --workload-pool={pool}"
-    if not read["mounts"]:
-        problem = "it has no Cloud Storage FUSE driver, by which jobs mount the buckets"
-        yield problem, f"{update} --update-addons=GcsFuseCsiDriver=ENABLED"
-    if not read["reached"]:
-        yield "its DNS endpoint takes no traffic from outside", f"{update} --enable-dns-access"
-    if all(machine.startswith(_TPU_MACHINES) for machine in read["machines"]):
+    network = str(_part(cluster, "networkConfig", "network"))
+    if network != network_id(settings):
+        rule = f"it is in the environment's network, {network_id(settings)}"
+        yield f"of network {network}", rule, f"write network:existingNetwork: {network}"
+    if not _part(cluster, "ipAllocationPolicy", "useIpAliases"):
+        yield "routes-based", "its pods have a range of their own (VPC-native)", "name a VPC-native cluster"
+    if (identity := _part(cluster, "workloadIdentityConfig", "workloadPool")) != pool:
+        rule = "pods use the buckets by Workload Identity"
+        yield f"workload pool {identity or 'none'}", rule, f"{update} --workload-pool={pool}"
+    if not _part(cluster, "addonsConfig", "gcsFuseCsiDriverConfig", "enabled"):
+        rule = "jobs mount the buckets by the Cloud Storage FUSE driver"
+        yield "without that driver", rule, f"{update} --update-addons=GcsFuseCsiDriver=ENABLED"
+    if not _part(cluster, "controlPlaneEndpointsConfig", "dnsEndpointConfig", "allowExternalTraffic"):
+        rule = "its DNS endpoint takes traffic from outside"
+        yield "closed to the outside", rule, f"{update} --enable-dns-access"
+    machines = [str(_part(item, "config", "machineType")) for item in cluster.get("nodePools") or ()]
+    if all(machine.startswith(_TPU_MACHINES) for machine in machines):
         fix = f"gcloud container node-pools create cpu --cluster={name} --project={settings.project}"
-        yield "it has no nodes without TPUs, where controllers run", f"{fix} --location={region}"
-
-
-def _field(output: pulumi.Output[Any], *path: str) -> pulumi.Output[Any]:
-    """Return a field of what was read; None where Google leaves it out, which a preview takes for unknown."""
-    return output.apply(lambda value: _part(value, *path), run_with_unknowns=True)
-
-
-def _range_of_pods(policy: Any) -> Any:
-    return _part(policy, "cluster_secondary_range_name") or _part(policy, "cluster_ipv4_cidr_block")
-
-
-def _machines(node_pools: Any) -> list[str]:
-    present = () if isinstance(node_pools, Unknown) else node_pools or ()
-    return [str(_part(pool, "node_config", "machine_type")) for pool in present]
+        yield "without CPU nodes", "controllers run on nodes without TPUs", f"{fix} --location={region}"
 
 
 def _part(value: Any, *path: str) -> Any:
     for name in path:
-        value = getattr(value, name, None)
-    return None if isinstance(value, Unknown) else value
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value

@@ -1,17 +1,18 @@
 """Two identities: what nodes run as, and what pods may do."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pulumi
 import pulumi_gcp as gcp
 
 from infra.core.account import Account, short
+from infra.core.secrets import ACCESSOR
 from infra.google.acting import once_it_may_act
 from infra.google.role import only
-from infra.layers.gke.pods import member_of
+from infra.layers.gke.pods import PRINCIPALS, member_of
 from infra.layers.gke.settings import GkeSettings
 from infra.layers.storage.names import JOBS, jobs_folder
-from infra.layers.storage.settings import ACCESSOR, StorageSettings
+from infra.layers.storage.settings import StorageSettings
 from infra.settings.schema import Settings
 
 # As the hosts of slices have them: objects, and the bucket itself, which gcsfs asks for.
@@ -67,27 +68,26 @@ class WorkloadIdentity(pulumi.ComponentResource):
         settings: Settings,
         project_number: pulumi.Input[str],
         buckets: Mapping[str, pulumi.Input[str]],
-        cluster: pulumi.Resource,
+        made: Sequence[pulumi.Resource],
         opts: pulumi.ResourceOptions | None = None,
     ):
         """`buckets`: that pods read and write, by what their grants are called.
 
-        `cluster`: the first one of a project makes its workload pool.
+        `made`: the cluster, unless it was there before; the first one of a project makes its workload pool.
         """
         desired = settings[GkeSettings]
         super().__init__("tpu:gke:WorkloadIdentity", "workload", None, opts)
-        after = pulumi.ResourceOptions(parent=self, depends_on=[cluster])
+        after = pulumi.ResourceOptions(parent=self, depends_on=made)
         members: dict[str, pulumi.Input[str]] = {}
         if id_ := desired.workload_account_id:
             self.account = self._impersonated(settings, id_, after)
             members[id_] = member_of(settings, "")
-            after = pulumi.ResourceOptions(parent=self, depends_on=[cluster, self.account])
+            after = pulumi.ResourceOptions(parent=self, depends_on=[*made, self.account])
         else:
             for namespace in desired.namespaces:
                 members[namespace] = pulumi.Output.concat(
-                    "principal://iam.googleapis.com/projects/", project_number,
-                    member_of(settings, namespace),
-                )  # fmt: skip
+                    PRINCIPALS, project_number, member_of(settings, namespace)
+                )
         for who, member in members.items():
             for which, bucket in buckets.items():
                 for role in BUCKET_ROLES:

@@ -6,11 +6,14 @@ from infra.core import names
 from infra.layers.gke.settings import GkeSettings
 from infra.settings.schema import Settings
 
+PRINCIPALS = "principal://iam.googleapis.com/projects/"
+"""Beginning of a namespace's principal, before the project's number."""
+
 
 def member_of(settings: Settings, namespace: str) -> str:
     """Return the member that a namespace's pods are, or act as; of a principal its end.
 
-    Before the end stands `principal://iam.googleapis.com/projects/NUMBER`.
+    Before the end stand PRINCIPALS and the project's number.
     https://cloud.google.com/kubernetes-engine/docs/how-to/workload-identity
     """
     desired = settings[GkeSettings]

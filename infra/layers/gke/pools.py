@@ -108,9 +108,8 @@ def cluster_id(settings: Settings) -> str:
 
 
 def may_reach_any_host(settings: Settings) -> bool:
-    """Return False if nodes reach Google's hosts alone; of somebody else's network it isn't known."""
-    network = settings[NetworkSettings]
-    return bool(network.cloud_nat or network.existing_network)
+    """Return False if nodes reach Google's hosts alone."""
+    return settings[NetworkSettings].reaches_any_host
 
 
 def provisioning(item: PoolSettings) -> tuple[str, ...]:

@@ -34,14 +34,18 @@ def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]
         "checkpoints": storage.bucket_name,
         "steps": storage.steps_bucket_name,
     }
+    host = existing.require_fit(settings) if desired.existing_cluster else None
     nodes = NodeIdentity(settings, applying_member(settings), opts)
     after = pulumi.ResourceOptions(provider=provider, depends_on=[nodes])
-    if desired.existing_cluster:
-        cluster = existing.existing_cluster(settings, opts)
-        cluster_name = existing.checked_name(settings, network_id, cluster)
+    made: list[pulumi.Resource] = []
+    if host:
+        endpoint = pulumi.Output.from_input(host)
+        cluster_name = pulumi.Output.from_input(desired.cluster_name)
     else:
         cluster = TrainingCluster(settings, network_id, nodes, after).cluster
+        endpoint = cluster.control_plane_endpoints_config.apply(dns_name)
         cluster_name = cluster.name
+        made.append(cluster)
     slices = pools.pools(settings)
     for pool in slices:
         TpuPool(settings, pool, cluster_name, nodes, after)
@@ -49,8 +53,7 @@ def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]
     artifacts = ArtifactBucket(settings, name, opts).bucket if name else None
     if artifacts:
         buckets["artifacts"] = artifacts.name
-    workload = WorkloadIdentity(settings, storage.project_number, buckets, cluster, opts)
-    endpoint: pulumi.Output[str] = cluster.control_plane_endpoints_config.apply(dns_name)
+    workload = WorkloadIdentity(settings, storage.project_number, buckets, made, opts)
     hourly = prices_row.total([row.hourly for row in pools.rows(settings)])
     return GkeOutputs(
         cluster_name=cluster_name,

@@ -53,3 +53,8 @@ class NetworkSettings:
     manage_firewall: bool = setting(
         "write our firewall rules; false where the owner of an existing network keeps them", default=True
     )
+
+    @property
+    def reaches_any_host(self) -> bool:
+        """Return False if machines reach Google's hosts alone; of somebody else's network it isn't known."""
+        return bool(self.cloud_nat or self.existing_network)

@@ -109,7 +109,8 @@ class PipelineAccounts(pulumi.ComponentResource):
                 only = self._known(grant.only)
                 account.bucket_role(grant.what, grant.role, only, grant.why if grant.only else "", buckets)
             elif grant.on == "repository":
-                account.repository_role(self.repository, paths.region(self.settings), grant.role)
+                made, region = self.repository, paths.region(self.settings)
+                account.repository_role(made.repository_id, region, grant.role, [made])
             elif grant.on == "account":
                 whose = accounts.get(grant.what)
                 if whose:

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING
 from google_facts import registries
 from google_facts.registries import Repository
 from infra.core import names
-from infra.errors import Problem
 from infra.layers.gke import pools
 from infra.layers.gke.settings import GkeSettings
 from infra.layers.queue.settings import QueueSettings
 from infra.settings.schema import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
 
 def mirror(settings: Settings) -> Repository:
@@ -43,14 +42,3 @@ def readable(settings: Settings) -> Sequence[Repository]:
     controllers = (pulled(settings, image) for image in (desired.jobset_image, desired.kueue_image))
     places = (registries.repository(image) for image in (*controllers, desired.image or ""))
     return tuple(dict.fromkeys(place for place in places if place and place.project == settings.project))
-
-
-def unreachable(settings: Settings, key: str, image: str) -> Iterator[Problem]:
-    """Yield a problem if nodes reach no registry of that host."""
-    if not (pools.may_reach_any_host(settings) or registries.is_googles(image)):
-        rule = "nodes have no external addresses, and reach Google's registries alone"
-        fix = (
-            "copy it to Artifact Registry (LOCATION-docker.pkg.dev/PROJECT/REPOSITORY/…), or add "
-            "network:cloudNat: true"
-        )
-        yield Problem(key, f'"{image}"', rule, fix)

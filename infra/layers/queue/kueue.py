@@ -56,6 +56,7 @@ class Team:
         quotas: of its own queue; it borrows other pools' chips.
         weight: its part of what teams borrow, beside other teams'.
         priorities: that its jobs may have.
+        secrets: that its pods alone may read.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Team:
     quotas: tuple[Quota, ...] = ()
     weight: int = 1
     priorities: tuple[str, ...] = tuple(PRIORITIES)
+    secrets: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from infra.core.layer import Hooks, Layer, Rendered, deferred
@@ -43,7 +43,20 @@ _ROLES = (
         "roles/resourcemanager.projectIamAdmin", "grant it to them",
         ("resourcemanager.projects.getIamPolicy", "resourcemanager.projects.setIamPolicy"),
     ),
+    Role(
+        "roles/secretmanager.admin", "say which team's jobs read a secret",
+        ("secretmanager.secrets.get", "secretmanager.secrets.getIamPolicy",
+         "secretmanager.secrets.setIamPolicy"),
+        setting="teams[].secrets",
+    ),
 )  # fmt: skip
+
+
+def _services(settings: Settings) -> Iterator[str]:
+    yield "container.googleapis.com"
+    yield "artifactregistry.googleapis.com"
+    if any(team.secrets for team in settings[QueueSettings].teams):
+        yield "secretmanager.googleapis.com"
 
 
 def _rates(settings: Settings) -> Iterable[Rate]:
@@ -65,7 +78,7 @@ LAYER = Layer(
     rules=RULES,
     roles=_ROLES,
     grants=lambda given: (f"projects/{given.project}/roles/{queue_role_id(given.environment)}",),
-    services=lambda _: ("container.googleapis.com", "artifactregistry.googleapis.com"),
+    services=_services,
     providers=KUBERNETES,
     outputs=QueueOutputs,
     holds="jobs",

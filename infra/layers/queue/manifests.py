@@ -33,9 +33,11 @@ _WAIT = """waitForPodsReady:
   timeout: 8760h
   recoveryTimeout: 0s
 """
-# https://kueue.sigs.k8s.io/docs/concepts/fair_sharing/
+# https://kueue.sigs.k8s.io/docs/concepts/preemption/#fair-sharing
+# Kueue's default has LessThanInitialShare besides, by which jobs of several sizes may preempt one another
+# without end: https://github.com/kubernetes-sigs/kueue/issues/14543
 _FAIR = """fairSharing:
-  preemptionStrategies: [LessThanOrEqualToFinalShare, LessThanInitialShare]
+  preemptionStrategies: [LessThanOrEqualToFinalShare]
 """
 FOLDER_VARIABLE = "TPU_QUEUE_MANIFESTS"
 """The folder that they are in, where tools/install.sh has none: in a build, relative to the checkout."""

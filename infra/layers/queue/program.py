@@ -9,11 +9,13 @@ import pulumi
 import pulumi_gcp as gcp
 
 from google_facts import registries
-from infra.core import names, upstream
+from infra.core import names, present, upstream
 from infra.core.guard import JOBS, Living
+from infra.core.secrets import ACCESSOR
 from infra.layers.data.names import disk_name
 from infra.layers.data.outputs import DataOutputs
 from infra.layers.gke.outputs import GkeOutputs
+from infra.layers.gke.pods import PRINCIPALS, member_of
 from infra.layers.gke.settings import GkeSettings
 from infra.layers.queue import admission, images, kueue, manifests, namespace
 from infra.layers.queue.kueue import CLUSTER_QUEUE, Object, Team
@@ -169,12 +171,35 @@ class Members(pulumi.ComponentResource):
         self.register_outputs({})
 
 
+class Secrets(pulumi.ComponentResource):
+    """Lets each team's pods read the team's secrets."""
+
+    def __init__(self, settings: Settings, project_number: pulumi.Input[str], opts: pulumi.ResourceOptions):
+        super().__init__("tpu:queue:Secrets", "secrets", None, opts)
+        for team in teams(settings):
+            end = member_of(settings, team.namespace)
+            for secret in team.secrets:
+                gcp.secretmanager.SecretIamMember(
+                    f"{team.namespace}-{secret}",
+                    project=settings.project,
+                    secret_id=secret,
+                    role=ACCESSOR,
+                    member=pulumi.Output.concat(PRINCIPALS, project_number, end),
+                    opts=pulumi.ResourceOptions(parent=self),
+                )
+        self.register_outputs({})
+
+
 def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]) -> QueueOutputs:
     """Return the controllers, the queue and the teams."""
     desired, cluster = settings[QueueSettings], providers["kubernetes"]
     # All that it reads, first: what isn't up is reported before anything is made.
     gke = upstream.read(GkeOutputs, settings)
-    volumes = namespace.Volumes(upstream.read(StorageOutputs, settings).bucket_name, _disks(settings))
+    storage = upstream.read(StorageOutputs, settings)
+    volumes = namespace.Volumes(storage.bucket_name, _disks(settings))
+    own = dict.fromkeys(secret for team in teams(settings) for secret in team.secrets)
+    if own:
+        present.require(settings, own, "queue:teams[].secrets")
     google = pulumi.ResourceOptions(provider=providers["gcp"])
     readable = Images(settings, gke.node_account_email, google).resources
     opts = pulumi.ResourceOptions(provider=cluster)
@@ -200,6 +225,8 @@ def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]
         labels: dict[str, pulumi.Input[str]] = dict(names.labels(settings.environment, "gke"))
         Living(JOBS, settings.project, settings.environment, labels, space.objects, team.namespace)
     Members(settings, google)
+    if own:
+        Secrets(settings, storage.project_number, google)
     commands = [
         f"tpu job submit {settings.environment} {team.name} -- train tiny.toml --name {team.name}"
         for team in teams(settings)

@@ -9,14 +9,15 @@ from infra.catalog import region_of
 from infra.core.layer import up_command
 from infra.errors import Problem
 from infra.layers.data.settings import DataSettings
-from infra.layers.gke.pools import pools
+from infra.layers.gke.pools import may_reach_any_host, pools
 from infra.layers.gke.settings import GkeSettings, of_the_cluster
-from infra.layers.queue.images import is_mirrored, unreachable
+from infra.layers.queue.images import is_mirrored
 from infra.layers.queue.kueue import flavor
 from infra.layers.queue.settings import QueueSettings
 from infra.layers.queue.team import planned_pools, teams
 from infra.layers.queue.versions import IMAGES
 from infra.layers.storage.settings import BOARD_ROLE, StorageSettings
+from infra.settings.images import unreachable
 from infra.settings.schema import Relation, Settings
 from infra.slices import nodes
 from settings_schema.parser import nearest
@@ -153,9 +154,9 @@ def _reachable(settings: Settings, given: set[str]) -> Iterator[Problem]:
     desired = settings[QueueSettings]
     for key, image in (("kueueImage", desired.kueue_image), ("jobsetImage", desired.jobset_image)):
         if not is_mirrored(image):
-            yield from unreachable(settings, f"queue:{key}", image)
+            yield from unreachable(f"queue:{key}", image, may_reach_any_host(settings))
     if desired.image:
-        yield from unreachable(settings, "queue:image", desired.image)
+        yield from unreachable("queue:image", desired.image, may_reach_any_host(settings))
 
 
 def _image(settings: Settings, given: set[str]) -> Iterator[Problem]:
@@ -180,8 +181,23 @@ def _variables(settings: Settings, given: set[str]) -> Iterator[Problem]:
     yield from desired.undeclared("queue:secrets", known, up_command("gke", settings.environment))
 
 
+def _secrets(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    account, everybody = settings[GkeSettings].workload_account_id, settings[StorageSettings].secrets
+    for i, team in enumerate(settings[QueueSettings].teams):
+        path = f"queue:teams[{i}].secrets"
+        if team.secrets and account:
+            rule = f"all teams' pods are one account at Google, {account} of gke:workloadAccountId"
+            fix = "remove that, or name them in storage:secrets"
+            yield Problem(path, ", ".join(team.secrets), rule, fix)
+        for secret in team.secrets:
+            if secret in everybody:
+                rule = "storage:secrets lets every program read it"
+                yield Problem(path, f'"{secret}"', rule, "remove it from one of the two")
+
+
 RULES: tuple[Relation, ...] = (
     (("queue:env", "queue:secrets", "storage:secrets"), _variables),
+    (("queue:teams[].secrets", "storage:secrets", "gke:workloadAccountId"), _secrets),
     (_TEAMS, _names),
     ((*_TEAMS, "gke:namespaces"), _namespaces),
     (("queue:teams[].members", "gke:securityGroup"), _members),

@@ -7,7 +7,7 @@ from infra.layers.queue.kueue import PRIORITIES, STRATEGIES
 from infra.layers.queue.versions import IMAGES
 from infra.settings import rules
 from infra.settings.schema import setting
-from infra.settings.variables import NAME, SECRET, VALUE, Variables
+from infra.settings.variables import NAME, SECRET, SECRET_NAME, VALUE, Variables
 
 NAMESPACE = rules.pattern(
     "[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?",
@@ -57,6 +57,12 @@ class TeamSettings:
         default=tuple(PRIORITIES),
         rule=rules.one_of(*PRIORITIES),
         not_empty="a job has a priority",
+    )
+    secrets: tuple[str, ...] = setting(
+        "secrets of Secret Manager that its jobs may read and other teams' may not, beside storage:secrets",
+        default=(),
+        rule=SECRET_NAME,
+        example="[hf-token]",
     )
 
 

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from infra.core.secrets import Reader
 from infra.layers.gke.outputs import GkeOutputs
+from infra.layers.gke.pods import member_of
+from infra.layers.gke.settings import GkeSettings
 from infra.layers.queue.kueue import CLUSTER_QUEUE, Quota, Team
 from infra.layers.queue.settings import QueueSettings
+from infra.layers.storage.settings import StorageSettings
 from infra.settings.schema import Settings
 
 
@@ -40,6 +44,19 @@ def teams(settings: Settings) -> tuple[Team, ...]:
             quotas=tuple(Quota(item.pool, item.chips, item.borrow) for item in team.quota),
             weight=team.weight,
             priorities=team.priorities,
+            secrets=team.secrets,
         )
         for team in desired
     )
+
+
+def reader(settings: Settings, team: Team) -> Reader:
+    """Return the account of a team's pods; with `gke:workloadAccountId` it is that of all teams."""
+    granted = {
+        **dict.fromkeys(team.secrets, "queue"),
+        **dict.fromkeys(settings[StorageSettings].secrets, "gke"),
+    }
+    member = member_of(settings, team.namespace)
+    if settings[GkeSettings].workload_account_id:
+        return Reader(member, granted, layer="gke")
+    return Reader(member, granted, f"secrets of {team.name} in queue:teams", "queue")

@@ -6,11 +6,12 @@ import pulumi
 import pulumi_gcp as gcp
 
 from infra.core.account import Account, short
+from infra.core.secrets import ACCESSOR
 from infra.google.acting import once_it_may_act
 from infra.layers.slurm import access, names
 from infra.layers.slurm.settings import SlurmSettings
 from infra.layers.storage.names import reports, service_account_email, service_account_id
-from infra.layers.storage.settings import ACCESSOR, StorageSettings
+from infra.layers.storage.settings import StorageSettings
 from infra.settings.schema import Settings
 
 _ABOUT = {

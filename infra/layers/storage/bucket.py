@@ -42,21 +42,20 @@ class ProtectedBucket(pulumi.ComponentResource):
         kept: StorageSettings,
         opts: pulumi.ResourceOptions | None = None,
         *,
-        import_existing: bool = False,
-        import_now: bool = False,
+        import_id: str | None = None,
     ):
         """Declare the bucket; `kept` has its retention and storage class.
 
-        `import_now`: by this update; what an import can't change at once is left as it is.
+        `import_id`: of a bucket that this update imports; what an import can't change is left as it is.
         """
         super().__init__("tpu:storage:ProtectedBucket", name, None, opts)
         # retain_on_delete: even unprotected, or removed from the program, the bucket stays and only leaves
-        # Pulumi's state. import_ is the way back; where it is in the state already, it changes nothing.
+        # Pulumi's state. import_ is the way back.
         child = pulumi.ResourceOptions(
             parent=self,
             retain_on_delete=True,
-            import_=name if import_existing else None,
-            ignore_changes=list(SETTLED_LATER) if import_now else None,
+            import_=import_id,
+            ignore_changes=list(SETTLED_LATER) if import_id else None,
         )
         self.bucket = _declared(
             name,

@@ -26,18 +26,24 @@ def require_fit(
 
     `switch`: the setting that imports it. Raises SettingsError with everything in which the bucket differs.
     """
-    own = {upstream.known(StorageOutputs, field) for field in ("bucket_name", "steps_bucket_name")}
-    if name in own:
+    fields = ("bucket_name", "steps_bucket_name")
+    if name in (upstream.known(StorageOutputs, field) for field in fields):
         return False
+    opts = pulumi.InvokeOptions(provider=provider)
     try:
-        bucket = gcp.storage.get_bucket(
-            name=name, project=settings.project, opts=pulumi.InvokeOptions(provider=provider)
-        )
+        bucket = gcp.storage.get_bucket(name=name, project=settings.project, opts=opts)
+        own = gcp.storage.get_buckets(prefix=name, project=settings.project, opts=opts).buckets
     except Exception as error:  # the engine raises no narrower type
-        rule = "it is there, and you may get it (storage.buckets.get)"
+        rule = "it is there, and you may get and list it (storage.buckets.get, .list)"
         problems = [Problem(_PATH, f"{name}, which can't be looked up: {error}", rule, f"remove {switch}")]
     else:
         problems = list(_differences(name, kept, bucket))
+        if name not in [item.name for item in own]:
+            number = bucket.project_number
+            whose = f"gcloud projects list --filter=projectNumber={number}"
+            fix = f"name a bucket of {settings.project}, or write gcp:project as that is called: {whose}"
+            rule = f"a bucket of {settings.project} is taken over"
+            problems.insert(0, Problem(_PATH, f"{name}, of project number {number}", rule, fix))
     if problems:
         raise SettingsError(f"Pulumi.{settings.environment}.yaml", problems)
     return True

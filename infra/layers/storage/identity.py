@@ -6,9 +6,11 @@ from itertools import product
 import pulumi
 import pulumi_gcp as gcp
 
+from google_facts import registries
 from infra.core.account import Account
+from infra.core.secrets import ACCESSOR
 from infra.layers.storage.names import steps_bucket
-from infra.layers.storage.settings import ACCESSOR, BOARD_ROLE, StorageSettings
+from infra.layers.storage.settings import BOARD_ROLE, StorageSettings
 from infra.settings.schema import Settings
 
 # On the bucket. objectUser reads and writes objects and folders. It can't see the bucket itself,
@@ -45,5 +47,8 @@ class TrainingIdentity(Account):
         self.after = pulumi.ResourceOptions.merge(self.after, pulumi.ResourceOptions(protect=False))
         for secret in storage.secrets:
             self.secret_role(secret, ACCESSOR)
+        for place in filter(None, map(registries.named, storage.repositories)):
+            name = f"-{place.location}-{place.name}"
+            self.repository_role(place.name, place.location, registries.READER, name=name)
         if storage.tensorboard:
             self.project_role(BOARD_ROLE)

@@ -32,6 +32,8 @@ def _services(settings: Settings) -> Iterator[str]:
         yield "aiplatform.googleapis.com"
     if desired.secrets:
         yield "secretmanager.googleapis.com"
+    if desired.repositories:
+        yield "artifactregistry.googleapis.com"
     if desired.controller_account_id:
         yield "iamcredentials.googleapis.com"
 
@@ -107,7 +109,8 @@ _ROLES = (
     Role(
         "roles/storage.admin", "create the buckets and their policies",
         ("storage.buckets.create", "storage.buckets.get", "storage.buckets.getIamPolicy",
-         "storage.buckets.setIamPolicy", "storage.buckets.update", "storage.buckets.delete"),
+         "storage.buckets.setIamPolicy", "storage.buckets.update", "storage.buckets.delete",
+         "storage.buckets.list"),
     ),
     Role(
         "roles/iam.serviceAccountAdmin", "create the hosts' account and its policy",
@@ -128,6 +131,11 @@ _ROLES = (
         ("secretmanager.secrets.get", "secretmanager.secrets.getIamPolicy",
          "secretmanager.secrets.setIamPolicy"),
         setting="secrets",
+    ),
+    Role(
+        "roles/artifactregistry.admin", "let the hosts' account pull images",
+        ("artifactregistry.repositories.getIamPolicy", "artifactregistry.repositories.setIamPolicy"),
+        setting="repositories",
     ),
     Role(
         "roles/cloudkms.admin", "create the key of Pulumi's state",
@@ -160,6 +168,9 @@ LAYER = Layer(
     ids={
         "gcp:secretmanager/secretIamMember:SecretIamMember": (
             "projects/{project}/secrets/{secretId} {role} {member}"
+        ),
+        "gcp:artifactregistry/repositoryIamMember:RepositoryIamMember": (
+            "projects/{project}/locations/{location}/repositories/{repository} {role} {member}"
         ),
     },
     hooks=Hooks(claims=_claims),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from infra.core.names import account_email, fitted
+from infra.core.secrets import Reader
 from infra.layers.storage.settings import StorageSettings
 from infra.settings.schema import Settings
 from infra.slices.names import BLOBS, MANIFESTS
@@ -37,6 +38,12 @@ def jobs_folder(namespace: str) -> str:
 def service_account_email(settings: Settings) -> str:
     """Address of the account that the hosts run as."""
     return account_email(settings, settings[StorageSettings].service_account_id)
+
+
+def hosts(settings: Settings) -> Reader:
+    """Return the hosts' account as a reader of secrets."""
+    granted = dict.fromkeys(settings[StorageSettings].secrets, "storage")
+    return Reader(f"serviceAccount:{service_account_email(settings)}", granted)
 
 
 def service_account_id(settings: Settings) -> str:

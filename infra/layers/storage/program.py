@@ -6,7 +6,8 @@ from dataclasses import replace
 import pulumi
 import pulumi_gcp as gcp
 
-from infra.layers.storage import existing, present
+from infra.core import present
+from infra.layers.storage import existing
 from infra.layers.storage.bucket import ControllerBucket, ProtectedBucket
 from infra.layers.storage.controller_account import ControllerAccount
 from infra.layers.storage.identity import TrainingIdentity
@@ -25,7 +26,7 @@ def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]
     """Declare the buckets, the accounts and the services."""
     provider = providers["gcp"]
     desired = settings[StorageSettings]
-    present.require(settings)
+    present.require(settings, desired.secrets, "storage:secrets")
     services = ProjectServices(settings, pulumi.ResourceOptions(provider=provider))
     opts = pulumi.ResourceOptions(provider=provider, depends_on=services.services)
     plain = replace(desired, storage_class="STANDARD", versioning=False, hierarchical_namespace=False)
@@ -76,4 +77,5 @@ def _protected(
     provider = opts.provider
     assert provider is not None, "a layer's resources name theirs"
     now = imported and existing.require_fit(settings, switch, name, kept, provider)
-    return ProtectedBucket(name, kept, opts, import_existing=imported, import_now=now).bucket
+    # By the name alone the provider would look its project up at Compute Engine, which may be off still.
+    return ProtectedBucket(name, kept, opts, import_id=f"{settings.project}/{name}" if now else None).bucket

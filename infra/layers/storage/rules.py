@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from google_facts import registries
 from infra.errors import Problem
 from infra.layers.storage.settings import StorageSettings
 from infra.settings.schema import Relation, Settings
@@ -42,6 +43,17 @@ def _tensorboard_project(settings: Settings, given: set[str]) -> Iterator[Proble
         )
 
 
+def _repositories(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    for name in settings[StorageSettings].repositories:
+        if (place := registries.named(name)) and place.project != settings.project:
+            yield Problem(
+                "storage:repositories",
+                f'"{name}"',
+                f"roles are granted on {settings.project}'s own alone; of another its owner lets hosts pull",
+                "remove it; the owner grants roles/artifactregistry.reader on it to the hosts' account",
+            )
+
+
 def _kms_location(settings: Settings, given: set[str]) -> Iterator[Problem]:
     key = settings[StorageSettings].kms_key
     if key and key.split("/")[3] != settings[StorageSettings].location:
@@ -80,6 +92,7 @@ RULES: tuple[Relation, ...] = (
     (("storage:location", "storage:kmsKey"), _kms_location),
     (("storage:location", "storage:tensorboard"), _tensorboard_location),
     (("gcp:project", "storage:tensorboard"), _tensorboard_project),
+    (("gcp:project", "storage:repositories"), _repositories),
     (("storage:stateUsers", "storage:stateBucketName", "storage:stateKeyRing"), _state_users),
     (
         ("storage:controllerAccountId", "storage:controllerAccountUsers"),

@@ -11,7 +11,6 @@ SECONDS_PER_DAY = 86400
 BOARD_ROLE = "roles/aiplatform.user"
 """Role for uploads of curves to Vertex AI TensorBoard, granted on the project."""
 
-ACCESSOR = "roles/secretmanager.secretAccessor"
 """Role of accounts that read a secret, granted on the secret."""
 
 
@@ -96,6 +95,16 @@ class StorageSettings:
         default=(),
         rule=variables.SECRET_NAME,
         example="[hf-token]",
+    )
+    repositories: tuple[str, ...] = setting(
+        "repositories of Artifact Registry with images that slices run; their hosts may pull from them",
+        default=(),
+        rule=rules.pattern(
+            rf"[a-z0-9-]+-docker\.pkg\.dev/{rules.PROJECT}/{rules.NAME}",
+            "LOCATION-docker.pkg.dev/PROJECT/REPOSITORY",
+            "copy it from the beginning of an image's name",
+        ),
+        example="[us-east5-docker.pkg.dev/my-project/images]",
     )
     tensorboard: str | None = setting(
         "Vertex AI TensorBoard that jobs on a cluster and the pipeline's training upload their curves to; "

@@ -26,6 +26,7 @@ def metadata(
         "tpu-bundle": node.bundle,  # None only in a preview: an update refuses to continue
         "tpu-data-disk": data_disk,
         "tpu-run": node.run,
+        "tpu-image": node.image,
         "tpu-variables": "\n".join(f"{name}={value}" for name, value in node.variables.items()) or None,
         "tpu-checkpoint-folder": node.checkpoint_folder,
         "tpu-member": None if node.member is None else str(node.member),

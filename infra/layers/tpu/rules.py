@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from infra.catalog import region_of
 from infra.core.layer import up_command
 from infra.errors import Problem
+from infra.layers.network.settings import NetworkSettings
 from infra.layers.storage.settings import StorageSettings
 from infra.settings import commands
+from infra.settings.images import undeclared, unreachable
 from infra.settings.schema import ADDED_SLICES, FleetSettings, Relation, Settings
 from infra.slices import nodes
 from infra.slices.paths import HOSTS
@@ -52,6 +54,16 @@ def _secrets(settings: Settings, given: set[str]) -> Iterator[Problem]:
     known, up = settings[StorageSettings].secrets, up_command("storage", settings.environment)
     for i, slice_ in enumerate(() if ADDED_SLICES in given else settings[TpuSettings].slices):
         yield from slice_.variables.undeclared(f"tpu:slices[{i}].secrets", known, up)
+
+
+def _images(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    known, up = settings[StorageSettings].repositories, up_command("storage", settings.environment)
+    for i, slice_ in enumerate(settings[TpuSettings].slices):
+        path, image = f"tpu:slices[{i}].image", slice_.image
+        if image:
+            yield from unreachable(path, image, settings[NetworkSettings].reaches_any_host)
+        if image and ADDED_SLICES not in given:  # `tpu run` looks its own up
+            yield from undeclared(path, image, settings.project, known, up)
 
 
 def _unique_names(settings: Settings, given: set[str]) -> Iterator[Problem]:
@@ -153,6 +165,16 @@ RULES: tuple[Relation, ...] = (
     (("storage:location", "storage:allowCrossRegion"), _location),
     (("tpu:additionalZones",), _known_zones),
     (("storage:secrets", "tpu:slices[].secrets"), _secrets),
+    (
+        (
+            "gcp:project",
+            "network:cloudNat",
+            "network:existingNetwork",
+            "storage:repositories",
+            "tpu:slices[].image",
+        ),
+        _images,
+    ),
     (("tpu:slices[].name",), _unique_names),
     (("tpu:slices[].count", "tpu:slices[].firstWorkerId"), _unique_nodes),
     (("tpu:slices[].count", "tpu:slices[].multislice", "tpu:slices[].run"), _one_writer),

@@ -1,4 +1,4 @@
-"""Artifact Registry: repositories, without what is in them."""
+"""Artifact Registry: repositories and their images, which are pushed by Docker's API (`registry.py`)."""
 
 from rehearsal.cloud.collections import Change, Collection, Entry
 from rehearsal.cloud.collections.checks import NAME
@@ -32,9 +32,15 @@ _REPOSITORY = Collection(
     exists="the repository already exists",
 )
 
+_IMAGE = Collection(
+    "artifactregistry.projects.locations.repositories.dockerImages",
+    permission="artifactregistry.dockerimages",
+    not_found="Requested entity was not found.",
+)
+
 ENTRY = Entry(
     "artifactregistry",
     ("v1",),
-    (_REPOSITORY,),
+    (_REPOSITORY, _IMAGE),
     package="google.devtools.artifactregistry.v1",
 )

@@ -89,5 +89,6 @@ def _script(package: str) -> str:
         "#!/bin/sh\n"
         f"# The stand-in for the official {package} provider plugin: see docs/internals/standin.md.\n"
         f"PYTHONPATH={shlex.quote(str(root))}${{PYTHONPATH:+:$PYTHONPATH}} \\\n"
-        f"exec {shlex.quote(sys.executable)} -m rehearsal.providers.gcp serve {package}\n"
+        # -P: the folder of the CLI's call may have a `rehearsal` of another version.
+        f"exec {shlex.quote(sys.executable)} -P -m rehearsal.providers.gcp serve {package}\n"
     )

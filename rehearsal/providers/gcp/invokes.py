@@ -50,6 +50,21 @@ def _get_bucket(context: Context, arguments: Mapping[str, Any]) -> dict[str, Any
     return {**{key: value for key, value in outputs.items() if key not in _BLOCKS}, **listed}
 
 
+def _get_buckets(context: Context, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    given = _only("getBuckets", arguments, ("prefix", "project"))
+    query = {"project": context.settings.project, **given}
+    items: list[dict[str, Any]] = []
+    while True:
+        page = context.send(STORAGE, "GET", "b", query=query)
+        items += page.get("items") or ()
+        if not page.get("nextPageToken"):
+            break
+        query["pageToken"] = page["nextPageToken"]
+    shown = ("labels", "location", "name", "selfLink", "storageClass")
+    buckets = [{key: item.get(key) for key in shown} for item in items]
+    return {**given, "id": query["project"], "project": query["project"], "buckets": buckets}
+
+
 def _get_bucket_object(context: Context, arguments: Mapping[str, Any]) -> dict[str, Any]:
     given = _only("getBucketObject", arguments, ("bucket", "name"))
     outputs = _read(BUCKET_OBJECT, context, given)
@@ -71,5 +86,6 @@ def _get_project_service_account(context: Context, arguments: Mapping[str, Any])
 INVOKES: dict[str, Invoke] = {
     "gcp:storage/getProjectServiceAccount:getProjectServiceAccount": _get_project_service_account,
     "gcp:storage/getBucket:getBucket": _get_bucket,
+    "gcp:storage/getBuckets:getBuckets": _get_buckets,
     "gcp:storage/getBucketObject:getBucketObject": _get_bucket_object,
 }

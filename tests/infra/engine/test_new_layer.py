@@ -86,7 +86,7 @@ def test_a_folder_of_two_files_is_a_layer(lab: Lab) -> None:
     assert "| `notes:mtu` | whole number | `1460` | largest note, bytes |" in lab.run(
         sys.executable, "-c", "from tools import settings_docs; print(settings_docs.section('notes'))"
     )
-    output = lab.infra("plan", "dev")
+    output = lab.tpu("plan", "dev")
     assert "minutes" in output.partition("== ")[0], "priced"
     assert "Notes: 25 cents an hour." in output
     assert "== notes: no stack known, planned from nothing ==" in output

@@ -110,6 +110,15 @@ def test_a_plan_names_each_change_once_and_counts_them(
     assert capfd.readouterr().out.count("plan of") == 4
 
 
+def test_what_is_taken_over_is_a_change(pulumi_cli: FakePulumi, capfd: pytest.CaptureFixture[str]) -> None:
+    pulumi_cli.answer("stack ls", [{"name": "dev"}])
+    pulumi_cli.log(event("import", "urn:pulumi:dev::storage::gcp:storage/bucket:Bucket::theirs"))
+    assert main(["plan", "dev"]) == 0
+    output = capfd.readouterr().out
+    assert "\n  =  gcp:storage/bucket:Bucket  theirs\n" in output
+    assert output.endswith("\nnext: tpu up dev\n")
+
+
 def test_a_plan_as_json_and_as_a_comment_for_ci(
     pulumi_cli: FakePulumi, capfd: pytest.CaptureFixture[str]
 ) -> None:

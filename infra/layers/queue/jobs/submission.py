@@ -17,7 +17,6 @@ from infra.layers.data.settings import DataSettings
 from infra.layers.gke import pools
 from infra.layers.gke.pools import Pool
 from infra.layers.gke.settings import GkeSettings
-from infra.layers.queue.images import unreachable
 from infra.layers.queue.jobs.jobset import Claim, Job
 from infra.layers.queue.kueue import PRIORITIES, Team, flavor
 from infra.layers.queue.namespace import CHECKPOINTS, data_claim
@@ -27,6 +26,7 @@ from infra.layers.storage.names import jobs_folder, steps_bucket
 from infra.layers.storage.settings import StorageSettings
 from infra.prices import row as prices_row
 from infra.settings import commands, rules
+from infra.settings.images import unreachable
 from infra.settings.schema import Settings
 from infra.settings.variables import NO_VARIABLES, Variables
 from infra.slices.settings import TpuSettings
@@ -173,7 +173,7 @@ def _program(settings: Settings, request: JobRequest) -> Iterator[Problem]:
     elif not rules.DIGEST.ok(image):
         yield Problem("--image", f'"{image}"', f"must be {rules.DIGEST.text}", rules.DIGEST.fix)
     else:
-        yield from unreachable(settings, "--image", image)
+        yield from unreachable("--image", image, pools.may_reach_any_host(settings))
     if settings[QueueSettings].install == "bundle" and not settings[TpuSettings].bundle:
         fix = f"tpu publish {settings.environment}, or queue:install: image"
         yield Problem("tpu:bundle", "nothing", "pods install the bundle that hosts install", fix)

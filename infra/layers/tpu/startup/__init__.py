@@ -26,6 +26,7 @@ STAGES = (
     "logs",
     "environment",
     "code",
+    "image",
     "barrier",
     "launch",
 )

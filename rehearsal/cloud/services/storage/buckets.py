@@ -61,7 +61,9 @@ class Buckets:
         bodies = [
             bucket
             for bucket in self._store.buckets()
-            if bucket["name"].startswith(prefix) and bucket["name"] > after
+            if bucket["name"].startswith(prefix)
+            and bucket["name"] > after
+            and bucket["projectNumber"] == self._store.world.number
         ]
         answer: JsonObject = {"kind": "storage#buckets"}
         if bodies:

@@ -24,11 +24,15 @@ class Bucket(Resource):
         return {**planned, "uniformBucketLevelAccess": planned.get("uniformBucketLevelAccess") or False}
 
     def read(self, context: Context, id_: str, prior: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Return the bucket with its project's id, which Compute Engine knows and Cloud Storage doesn't."""
-        outputs = super().read(context, id_, prior)
+        """Return the bucket with its project's id, which Compute Engine knows and Cloud Storage doesn't.
+
+        An import's id may be PROJECT/NAME.
+        """
+        project, _, id_ = id_.rpartition("/")
+        outputs = super().read(context, id_, {**prior, "project": project} if project else prior)
         if outputs is None:
             return None
-        if not prior.get("id") or not outputs["project"]:
+        if not (prior.get("id") or project) or not outputs["project"]:
             number = outputs["projectNumber"]
             described = context.send(COMPUTE, "GET", f"projects/{number}")
             outputs["project"] = described["name"]

@@ -7,6 +7,8 @@ import pytest
 
 from infra.engine import refusals
 from infra.errors import SettingsError
+from infra.google.client import RequestError
+from infra.google.failures import Failure, Kind
 from infra.layers.gke import pools
 from infra.layers.gke.layer import LAYER
 from tests.infra.recording import BASE, Recording, parsed, run
@@ -15,15 +17,14 @@ CLUSTER, POOL = "gcp:container/cluster:Cluster", "gcp:container/nodePool:NodePoo
 ID = "projects/my-project/locations/us-east5/clusters/theirs"
 FIT: dict[str, Any] = {
     "name": "theirs",
-    "network": "projects/my-project/global/networks/up",
-    "enableAutopilot": False,
-    "ipAllocationPolicy": {"clusterIpv4CidrBlock": "10.4.0.0/14"},
+    "networkConfig": {"network": "projects/my-project/global/networks/tpu-training"},
+    "ipAllocationPolicy": {"useIpAliases": True},
     "workloadIdentityConfig": {"workloadPool": "my-project.svc.id.goog"},
     "addonsConfig": {"gcsFuseCsiDriverConfig": {"enabled": True}},
     "controlPlaneEndpointsConfig": {
         "dnsEndpointConfig": {"allowExternalTraffic": True, "endpoint": "gke-1.us-east5.gke.goog"}
     },
-    "nodePools": [{"name": "cpu", "nodeConfig": {"machineType": "e2-standard-4"}}],
+    "nodePools": [{"name": "cpu", "config": {"machineType": "e2-standard-4"}}],
 }
 SETTINGS: dict[str, Any] = {
     "gke:existingCluster": True,
@@ -32,14 +33,36 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-def up(preview: bool = False, **read: Any) -> Recording:
-    return run("gke", SETTINGS, preview=preview, read={**FIT, **read})
+class Google:
+    """GKE's API with one cluster, or none; its other clients get nothing."""
+
+    def __init__(self) -> None:
+        self.cluster: dict[str, Any] | None = FIT
+        self.requests: list[str] = []
+
+    def json(self, _: object, method: str, url: str, *more: object) -> dict[str, Any]:
+        self.requests.append(f"{method} {url}")
+        if self.cluster is None:
+            raise RequestError(Failure(Kind.MISSING, "Not found"))
+        return self.cluster
+
+
+@pytest.fixture(autouse=True)
+def google(monkeypatch: pytest.MonkeyPatch) -> Google:
+    google = Google()
+    monkeypatch.setattr("infra.google.client.Client.json", lambda *given: google.json(*given))
+    return google
+
+
+def up(preview: bool = False, into: list[Recording] | None = None) -> Recording:
+    return run("gke", SETTINGS, preview=preview, into=into)
 
 
 @pytest.mark.parametrize("preview", [True, False])
-def test_its_pools_are_made_and_it_is_read_alone(preview: bool) -> None:
+def test_its_pools_are_made_and_it_is_read_alone(google: Google, preview: bool) -> None:
     recording = up(preview)
-    assert recording.reads == [(CLUSTER, ID)]
+    assert google.requests == [f"GET https://container.googleapis.com/v1/{ID}"]
+    assert recording.reads == []
     assert recording.of(CLUSTER) == []
     assert [pool.name for pool in recording.of(POOL)] == ["train-0"]
     assert recording.only(POOL).inputs["cluster"] == "theirs"
@@ -51,35 +74,52 @@ def test_its_pools_are_made_and_it_is_read_alone(preview: bool) -> None:
 @pytest.mark.parametrize(
     ("read", "problem", "fix"),
     [
-        ({"enableAutopilot": True}, "Autopilot", "name a Standard cluster"),
+        ({"autopilot": {"enabled": True}}, "an Autopilot cluster", "name a Standard cluster"),
         (
-            {"network": "https://www.googleapis.com/compute/v1/projects/host/global/networks/theirs"},
-            "its network is projects/host/global/networks/theirs",
+            {"networkConfig": {"network": "projects/host/global/networks/theirs"}},
+            "of network projects/host/global/networks/theirs",
             "network:existingNetwork: projects/host/global/networks/theirs",
         ),
-        ({"ipAllocationPolicy": {}}, "VPC-native", "name a VPC-native cluster"),
-        ({"workloadIdentityConfig": None}, "Workload Identity", "--workload-pool=my-project.svc.id.goog"),
-        ({"addonsConfig": {}}, "FUSE driver", "--update-addons=GcsFuseCsiDriver=ENABLED"),
-        ({"controlPlaneEndpointsConfig": {}}, "DNS endpoint", "--enable-dns-access"),
+        ({"ipAllocationPolicy": {}}, "routes-based", "name a VPC-native cluster"),
+        ({"workloadIdentityConfig": None}, "workload pool none", "--workload-pool=my-project.svc.id.goog"),
+        ({"addonsConfig": {}}, "without that driver", "--update-addons=GcsFuseCsiDriver=ENABLED"),
+        ({"controlPlaneEndpointsConfig": {}}, "closed to the outside", "--enable-dns-access"),
         (
-            {"nodePools": [{"name": "tpu", "nodeConfig": {"machineType": "ct6e-standard-4t"}}]},
-            "no nodes without TPUs",
+            {"nodePools": [{"name": "tpu", "config": {"machineType": "ct6e-standard-4t"}}]},
+            "without CPU nodes",
             "gcloud container node-pools create cpu --cluster=theirs",
         ),
     ],
 )
-def test_a_plan_names_what_it_lacks(read: dict[str, Any], problem: str, fix: str, preview: bool) -> None:
+def test_a_plan_names_what_it_lacks_before_anything_is_made(
+    google: Google, read: dict[str, Any], problem: str, fix: str, preview: bool
+) -> None:
+    google.cluster = {**FIT, **read}
+    recordings: list[Recording] = []
     with pytest.raises(pulumi.RunError) as refused:
-        up(preview, **read)
-    assert f"gke:existingCluster: {ID} can't be used as it is:" in str(refused.value)
-    assert problem in str(refused.value)
+        up(preview, recordings)
+    assert f"1 problem in Pulumi.dev.yaml:\n  gke:clusterName = theirs, {problem}: " in str(refused.value)
     assert fix in str(refused.value).partition("    fix: ")[2]
+    assert not [item for item in recordings[0].resources if item.type.startswith("gcp:")]
 
 
-def test_all_misses_are_named_at_once() -> None:
+def test_all_misses_are_named_at_once(google: Google) -> None:
+    google.cluster = {**FIT, "addonsConfig": {}, "workloadIdentityConfig": None}
     with pytest.raises(pulumi.RunError) as refused:
-        up(addonsConfig={}, workloadIdentityConfig=None)
+        up()
     assert str(refused.value).count("    fix: gcloud container clusters update theirs ") == 2
+
+
+def test_one_that_is_not_in_the_region_is_named_with_the_list(google: Google) -> None:
+    google.cluster = None
+    message = (
+        "gke:clusterName = theirs: there is no such cluster in us-east5\n"
+        "    fix: write the name and gke:region of one that is listed: "
+        "gcloud container clusters list --project=my-project"
+    )
+    with pytest.raises(pulumi.RunError) as refused:
+        up(preview=True)
+    assert message in str(refused.value)
 
 
 def test_settings_of_our_own_cluster_are_refused_beside_it() -> None:

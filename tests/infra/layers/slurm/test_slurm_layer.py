@@ -10,11 +10,11 @@ from typing import Any
 import pulumi
 import pytest
 
+from infra.core.secrets import ACCESSOR
 from infra.engine import prices, registry
 from infra.engine.settings import parse
 from infra.layers.slurm import access, firewall, names, program
 from infra.layers.slurm.outputs import SlurmOutputs
-from infra.layers.storage.settings import ACCESSOR
 from infra.prices.row import PriceRow
 from infra.settings.schema import ADDED_SLICES
 from infra.settings.sources import as_pulumi_hands_it_over

@@ -9,21 +9,24 @@ from typing import Any
 import pytest
 import requests
 
+from infra.core import present
+from infra.core.secrets import ACCESSOR, problems
 from infra.doctor import secrets
 from infra.google.client import Client
-from infra.layers.gke.pods import member_of
-from infra.layers.storage import present
-from infra.layers.storage.names import service_account_email
-from infra.layers.storage.secrets import problems
-from infra.layers.storage.settings import ACCESSOR
+from infra.layers.gke.pods import PRINCIPALS, member_of
+from infra.layers.queue.team import reader, teams
+from infra.layers.storage.names import hosts
 from infra.settings.schema import Settings
 from infra.settings.variables import Secret
 from tests.emulated import EVERY_API, OWNER, PROJECT, ZONES, Emulated
+from tests.infra.declared import CLUSTER
 from tests.infra.layers.queue.test_queue_layer import SETTINGS as QUEUE
-from tests.infra.recording import BASE, parsed, run
+from tests.infra.recording import BASE, PROJECT_NUMBER, UPSTREAM, parsed, run
 
 SECRETS = f"secretmanager.googleapis.com/v1/projects/{PROJECT}/secrets"
 MEMBERS = "gcp:secretmanager/secretIamMember:SecretIamMember"
+# Of one team the secret `own`.
+TEAMS = {**QUEUE, "queue:teams": [{"name": "vision", "secrets": ["own"]}, {"name": "speech"}]}
 HOSTS = f"tpu-training@{PROJECT}.iam.gserviceaccount.com"
 
 
@@ -48,15 +51,16 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulated]:
     emulated = Emulated(tmp_path_factory.mktemp("secrets"), zones=ZONES, enabled_apis=EVERY_API)
     account = {"accountId": "tpu-training"}
     emulated.request("POST", f"iam.googleapis.com/v1/projects/{PROJECT}/serviceAccounts", account)
-    for name in ("granted", "lonely"):
+    for name in ("granted", "lonely", "own"):
         made = {"replication": {"automatic": {}}}
         assert emulated.request("POST", f"{SECRETS}?secretId={name}", made).status == 200
         version = {"payload": {"data": base64.b64encode(f"value of {name}".encode()).decode()}}
         assert emulated.request("POST", f"{SECRETS}/{name}:addVersion", version).status == 200
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(present, "Client", lambda *_, **__: Client(PROJECT, Session(emulated, OWNER)))
-        recorded = run("storage", {"gcp:project": PROJECT, "storage:secrets": ["granted"]})
-    for item in recorded.of(MEMBERS):
+        storage = run("storage", {"gcp:project": PROJECT, "storage:secrets": ["granted"]})
+        queue = run("queue", {**TEAMS, "gcp:project": PROJECT}, up={**UPSTREAM, "gke": CLUSTER})
+    for item in (*storage.of(MEMBERS), *queue.of(MEMBERS)):
         resource = f"projects/{item.inputs['project']}/secrets/{item.inputs['secretId']}"
         emulated.grant(resource, item.inputs["role"], item.inputs["member"])
     yield emulated
@@ -64,16 +68,14 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulated]:
 
 
 def settings(*secrets: str) -> Settings:
-    return parsed({**BASE, **QUEUE, "gcp:project": PROJECT, "storage:secrets": [*secrets]})
+    return parsed({**BASE, **TEAMS, "gcp:project": PROJECT, "storage:secrets": [*secrets]})
 
 
-def refusals(
-    cloud: Emulated, secret: Secret, *declared: str, who: str = OWNER, pods: bool = False
-) -> list[str]:
+def refusals(cloud: Emulated, secret: Secret, *declared: str, who: str = OWNER, team: str = "") -> list[str]:
     known = settings(*declared)
-    member = member_of(known, "vision") if pods else f"serviceAccount:{service_account_email(known)}"
+    of_teams = {own.name: reader(known, own) for own in teams(known)}
     google = Client(PROJECT, Session(cloud, who), sleep=lambda _: None)
-    return [str(item) for item in problems(google, known, [secret], member, "gke" if pods else "storage")]
+    return [str(item) for item in problems(google, known, [secret], of_teams.get(team, hosts(known)))]
 
 
 def test_the_layer_lets_the_hosts_account_read_what_the_settings_name_and_no_other(cloud: Emulated) -> None:
@@ -107,16 +109,31 @@ def test_a_version_that_is_disabled_is_refused_with_the_command_that_enables_it(
     assert "its version 1 is DISABLED\n    fix: gcloud secrets versions enable 1 --secret=granted" in message
 
 
-@pytest.mark.parametrize(("declared", "pods", "fix"), [
-    ((), False, "storage:secrets: [lonely], then tpu up dev storage; or gcloud secrets "
+def test_pods_read_their_teams_secrets_and_no_other_teams(cloud: Emulated) -> None:
+    answers = {}
+    for team in ("vision", "speech"):
+        token = cloud.token_of(f"{PRINCIPALS}{PROJECT_NUMBER}{member_of(settings(), team)}")
+        answers[team] = cloud.request("GET", f"{SECRETS}/own/versions/latest:access", token=token)
+    assert base64.b64decode(answers["vision"].json["payload"]["data"]) == b"value of own"
+    assert answers["speech"].status == 403
+    assert refusals(cloud, Secret("A", "own"), team="vision") == []
+    (message,) = refusals(cloud, Secret("A", "own"), team="speech")
+    assert (
+        "/ns/speech/sa/trainer, and isn't\n    fix: secrets of speech in queue:teams: [own], then" in message
+    )
+
+
+@pytest.mark.parametrize(("declared", "team", "fix"), [
+    ((), "", "storage:secrets: [lonely], then tpu up dev storage; or gcloud secrets "
      f"add-iam-policy-binding lonely --project={PROJECT} --member=serviceAccount:{HOSTS} --role={ACCESSOR}"),
-    (("lonely",), False, "tpu up dev storage"),
-    ((), True, "storage:secrets: [lonely], then tpu up dev gke"),
+    (("lonely",), "", "tpu up dev storage"),
+    (("lonely",), "vision", "tpu up dev gke"),
+    ((), "vision", "secrets of vision in queue:teams: [lonely], then tpu up dev queue"),
 ])  # fmt: skip
 def test_an_account_that_may_not_read_it_is_named_with_the_grant(
-    declared: tuple[str, ...], pods: bool, fix: str, cloud: Emulated
+    declared: tuple[str, ...], team: str, fix: str, cloud: Emulated
 ) -> None:
-    (message,) = refusals(cloud, Secret("A", "lonely"), *declared, pods=pods)
+    (message,) = refusals(cloud, Secret("A", "lonely"), *declared, team=team)
     assert "must be readable by " in message
     assert message.endswith(f"fix: {fix}")
 

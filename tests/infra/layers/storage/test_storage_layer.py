@@ -75,13 +75,13 @@ def test_where_jobs_save_nothing_is_kept_that_they_remove(preview: bool) -> None
     assert not steps.options.get("importId")
     left = {**LEFT, "versionings": [], "softDeletePolicies": [{"retentionDurationSeconds": 0}]}
     imported = run("storage", {"storage:importStepsBucket": True}, preview=preview, read=left)
-    assert imported.named(BUCKET, STEPS).options["importId"] == STEPS
+    assert imported.named(BUCKET, STEPS).options["importId"] == f"my-project/{STEPS}"
     assert not imported.named(BUCKET, NAME).options.get("importId")
 
 
 def test_a_bucket_that_was_left_behind_is_taken_over_and_only_when_told() -> None:
     imported = taken_over()
-    assert imported.options["importId"] == "my-project-checkpoints"
+    assert imported.options["importId"] == "my-project/my-project-checkpoints"
     assert (imported.options["protect"], imported.options["retainOnDelete"]) == (True, True)
     assert not checkpoints().options.get("importId")
 
@@ -89,7 +89,8 @@ def test_a_bucket_that_was_left_behind_is_taken_over_and_only_when_told() -> Non
 def test_an_import_leaves_what_it_cannot_change_to_the_next_update() -> None:
     assert taken_over().options["ignoreChanges"] == ["lifecycleRules", "labels"]
     up = {**UPSTREAM, "storage": {**UPSTREAM["storage"], "bucketName": NAME}}
-    assert "ignoreChanges" not in taken_over(up=up, read={}).options, "the stack has it: nothing is compared"
+    held = taken_over(up=up, read={}).options
+    assert not {"ignoreChanges", "importId"} & set(held), "the stack has it: nothing is compared"
 
 
 @pytest.mark.parametrize("preview", [True, False])
@@ -104,6 +105,7 @@ def test_an_import_leaves_what_it_cannot_change_to_the_next_update() -> None:
         ({"storageClass": "NEARLINE"}, "class NEARLINE", "--default-storage-class=STANDARD"),
         ({"hierarchicalNamespaces": [{"enabled": True}]}, "folders True", "name another bucket"),
         ({"encryptions": [{"defaultKmsKeyName": "k"}]}, "key k", "--clear-default-encryption-key"),
+        ({"projectNumber": 4711}, "of project number 4711", "--filter=projectNumber=4711"),
     ],
 )
 def test_a_bucket_that_differs_is_not_taken_over(

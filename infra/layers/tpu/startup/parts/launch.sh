@@ -11,7 +11,7 @@ no_heartbeat() {
 
 stage_launch() {
   local unit=/etc/systemd/system/tpu-job.service heartbeat=/etc/systemd/system/tpu-heartbeat.service
-  local run text beat changed variables=''
+  local run text beat changed variables='' image=''
   if ! optional tpu-run; then
     no_heartbeat
     if [[ -f $unit ]]; then
@@ -23,7 +23,8 @@ stage_launch() {
   fi
   run=$VALUE
   ! optional tpu-variables || variables=$VALUE
-  text=$(/opt/tpu/venv/bin/python -m workload.host unit --variables "$variables" <<<"$run")
+  ! optional tpu-image || image=$VALUE
+  text=$(/opt/tpu/venv/bin/python -m workload.host unit --variables "$variables" --image "$image" <<<"$run")
   write_file /etc/sysusers.d/tpu.conf <<<'u tpu - "TPU job" /var/lib/tpu/job' >/dev/null
   systemd-sysusers /etc/sysusers.d/tpu.conf
   # Trainer and extractor write heartbeats themselves: their unit is empty.

@@ -51,6 +51,7 @@ run_stage python 0
 run_stage logs 0
 run_stage environment 0
 run_stage code 0
+run_stage image 420
 run_stage barrier 30
 run_stage launch 30
 end_boot launch

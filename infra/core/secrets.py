@@ -5,22 +5,39 @@ https://cloud.google.com/secret-manager/docs/reference/rest/v1/projects.secrets
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from infra.core.layer import up_command
 from infra.errors import Problem
 from infra.google.client import Client, RequestError
 from infra.google.failures import Kind
-from infra.layers.storage.settings import ACCESSOR, StorageSettings
 from infra.settings.schema import Settings
 from infra.settings.variables import Secret
 
+ACCESSOR = "roles/secretmanager.secretAccessor"
 _READ_BY = (ACCESSOR, "roles/secretmanager.admin", "roles/owner")
 _UNKNOWN = (Kind.PERMISSION, Kind.API_OFF)
 
 
+@dataclass(frozen=True)
+class Reader:
+    """An account that reads secrets.
+
+    Attributes:
+        member: as policies have it, or its end.
+        granted: the secrets that the settings grant to it, each with the layer that does.
+        key: where the settings take another one, and `layer` grants it.
+    """
+
+    member: str
+    granted: Mapping[str, str]
+    key: str = "storage:secrets"
+    layer: str = "storage"
+
+
 def problems(
-    google: Client, settings: Settings, secrets: Sequence[Secret], member: str, layer: str = "storage"
+    google: Client, settings: Settings, secrets: Sequence[Secret], reader: Reader
 ) -> Iterator[Problem]:
     """Yield what keeps an account from reading secrets.
 
@@ -28,23 +45,23 @@ def problems(
         google: asked as the login, which may see less than it needs: then the settings count.
         settings: of the environment.
         secrets: that a program needs.
-        member: the account as policies have it, or its end.
-        layer: which grants the secrets of storage:secrets to it.
+        reader: the account.
 
     Raises:
         RequestError: Secret Manager doesn't answer.
     """
     for secret in secrets:
-        declared = secret.name in settings[StorageSettings].secrets
-        up = f"storage:secrets: [{secret.name}], then {up_command(layer, settings.environment)}"
+        layer = reader.granted.get(secret.name)
+        up = up_command(layer or reader.layer, settings.environment)
+        fix = up if layer else f"{reader.key}: [{secret.name}], then {up}"
         try:
-            yield from missing(google, settings, secret) or _refused(google, secret, member, declared, up)
+            yield from missing(google, settings, secret) or _refused(google, secret, reader, fix)
         except RequestError as error:
             if error.failure.kind not in _UNKNOWN:
                 raise
-            if not declared:
-                rule = f"must be readable by {member}, which you may not look up"
-                yield Problem("--secret", f'"{secret.name}"', rule, up)
+            if not layer:
+                rule = f"must be readable by {reader.member}, which you may not look up"
+                yield Problem("--secret", f'"{secret.name}"', rule, fix)
 
 
 def missing(google: Client, settings: Settings, secret: Secret, path: str = "--secret") -> list[Problem]:
@@ -64,23 +81,23 @@ def missing(google: Client, settings: Settings, secret: Secret, path: str = "--s
     return [Problem(path, value, f"its version {secret.version} is {state}", fix)]
 
 
-def _refused(google: Client, secret: Secret, member: str, declared: bool, up: str) -> Iterator[Problem]:
+def _refused(google: Client, secret: Secret, reader: Reader, fix: str) -> Iterator[Problem]:
     """Yield the problem of a secret whose policy doesn't name the account. Raises RequestError."""
     policy = google.json("GET", f"{_url(google, secret)}:getIamPolicy")
-    readers = [
-        reader
+    members = [
+        member
         for binding in policy.get("bindings") or ()
         if binding.get("role") in _READ_BY
-        for reader in binding.get("members") or ()
+        for member in binding.get("members") or ()
     ]
-    if any(str(reader).endswith(member) for reader in readers):
+    if any(str(member).endswith(reader.member) for member in members):
         return
-    command = (
-        f"gcloud secrets add-iam-policy-binding {secret.name} --project={google.project} "
-        f"--member={member} --role={ACCESSOR}"
-    )
-    fix = up.partition(", then ")[2] if declared else up if member.startswith("/") else f"{up}; or {command}"
-    yield Problem("--secret", f'"{secret.name}"', f"must be readable by {member}, and isn't", fix)
+    if secret.name not in reader.granted and not reader.member.startswith("/"):
+        fix += (
+            f"; or gcloud secrets add-iam-policy-binding {secret.name} --project={google.project} "
+            f"--member={reader.member} --role={ACCESSOR}"
+        )
+    yield Problem("--secret", f'"{secret.name}"', f"must be readable by {reader.member}, and isn't", fix)
 
 
 def _url(google: Client, secret: Secret) -> str:
