@@ -25,9 +25,11 @@ def on_config(config: Any) -> Any:
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Add README.md as the first page."""
+    """Add README.md as the first page, and the style sheet."""
     text = re.sub(r"\]\(docs/", "](", (ROOT / "README.md").read_text(encoding="utf-8"))
     files.append(File.generated(config, "index.md", content=text))
+    style = Path(__file__).with_name("site.css").read_text("utf-8")
+    files.append(File.generated(config, "site.css", content=style))
     return files
 
 
