@@ -7,6 +7,7 @@ known to `tpu status`, `tpu logs`, `tpu ssh` and a monitor.
 import json
 import re
 import shlex
+import shutil
 import sys
 import tempfile
 import time
@@ -237,9 +238,12 @@ class Job:
         """Run a command of the fleet on the hosts. Raises CommandError if it fails."""
         self.run.leave()
         request = FleetCommand(self._environment, slices=(self._name,), yes=True)
-        with tempfile.TemporaryDirectory(prefix="tpu-run.") as folder:
-            if status := command(request, Remote(logs=Path(folder))):
-                raise CommandError(f"tpu fleet {name} ended with {status}: the program isn't started")
+        folder = Path(tempfile.mkdtemp(prefix="tpu-run."))
+        if command(request, Remote(logs=folder)):
+            again = shlex.join(["tpu", *sys.argv[1:]])
+            why = f"tpu fleet {name} failed on the hosts above: the program isn't started there"
+            raise CommandError(f"{why}\n    fix: once tpu status {self._environment} shows them, {again}")
+        shutil.rmtree(folder)
 
     def _end(self, observation: Observation) -> int:
         (decision,) = observation.decisions

@@ -35,6 +35,7 @@ class Dashboard:
         self._project = project
         self._title, self._console = title, console or Terminal()
         self._rates, self._events = Rates(), deque[str](maxlen=_EVENTS)
+        self._spent = show.Spent()
         self._live = Live(console=self._console, auto_refresh=False) if self._console.is_terminal else None
         self._last = "nothing observed yet, -", list[MemberRow](), list[str]()  # title, rows, lines
         self._printed, self._printed_s = "", 0.0
@@ -55,17 +56,18 @@ class Dashboard:
     def show(self, observation: Observation) -> None:
         """Show an observation."""
         rows = show.rows(observation, self._rates)
+        self._spent.note(observation)
         clock = datetime.fromtimestamp(observation.view.at_s).strftime("%H:%M:%S")
         fresh = [f"{clock} {event}" for event in observation.events]
         self._events.extend(fresh)
         remarks = [*show.unanswered(observation), *show.remarks(observation)]
-        lines = [show.summary(rows), *remarks, show.price_so_far(observation)]
+        lines = [show.summary(rows), *remarks, show.price_so_far(self._spent)]
         self._last = f"{self._title}, {clock}", rows, [*lines, "", *self._events]
         for row in rows:
             observed = self._history.setdefault(row.node, deque(maxlen=_HISTORY))
             observed.append((observation.view.at_s, row.samples, row.loss))
         date = datetime.fromtimestamp(observation.view.at_s).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
-        self._on_page = date, show.facts(rows, observation), remarks
+        self._on_page = date, show.facts(rows, observation, self._spent), remarks
         if self._live:
             self._live.update(self._drawn(self._console.height - len(lines) - _EVENTS - 6), refresh=True)
         else:

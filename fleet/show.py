@@ -148,11 +148,10 @@ def summary(result: Sequence[MemberRow]) -> str:
     return "; ".join(statuses)
 
 
-def facts(result: Sequence[MemberRow], observation: Observation) -> dict[str, str]:
+def facts(result: Sequence[MemberRow], observation: Observation, spent: Spent) -> dict[str, str]:
     """Return the few numbers to see first, by name."""
     counts = Counter(row.condition for row in result)
     rate = sum(row.samples_per_s or 0 for row in result)
-    spent = Spent(observation)
     hourly = [_hourly(member, observed.zone) for member, observed in observation.nodes]
     known = [item for item in hourly if item is not None]
     return {
@@ -294,9 +293,8 @@ def of_adhoc(fleets: Mapping[str, Item]) -> list[str]:
     return lines
 
 
-def price_so_far(observation: Observation) -> str:
-    """Return the price of the nodes that are there, in a line."""
-    spent = Spent(observation)
+def price_so_far(spent: Spent) -> str:
+    """Return the price of nodes, in a line."""
     known = "known prices alone: " if spent.unknown else ""
     return f"{known}${spent.dollars:,.2f} so far, {spent.chip_hours:,.1f} chip-hours by Google's clock"
 

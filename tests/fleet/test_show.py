@@ -54,6 +54,16 @@ def test_a_price_that_nobody_knows_is_said_and_not_taken_for_none(capsys: pytest
     assert "without a price, since the catalog has none: " in dashboard.page
 
 
+def test_the_price_of_a_replaced_node_remains_on_the_dashboard(capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = observation(KNOWN[0]), observation(KNOWN[1])
+    with Dashboard("fleet dev", Console(force_terminal=False)) as dashboard:
+        dashboard.show(first)
+        dashboard.show(second)
+    both = show.Spent(first, second).dollars
+    assert both > max(show.Spent(first).dollars, show.Spent(second).dollars)
+    assert f"${both:,.2f}" in dashboard.page
+
+
 def test_without_a_terminal_a_line_is_said_where_something_changed_and_once_an_hour(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

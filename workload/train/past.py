@@ -221,7 +221,6 @@ def complete_step(store: Store, step: int | str | None) -> int:
         return best.require(store, complete)
     if not complete or (step is not None and step not in complete):
         desired = "no complete checkpoint" if step is None else f"no complete checkpoint {step}"
-        raise RunError(
-            f"{store.url}: {desired}\n    fix: one of {list(complete) or 'none: continue its training'}"
-        )
+        fix = f"one of {list(complete)}" if complete else "continue its training"
+        raise RunError(f"{store.url}: {desired}\n    fix: {fix}")
     return complete[-1] if step is None else int(step)
