@@ -113,10 +113,11 @@ def test_idle_chips_are_lent_come_back_at_once_and_are_divided_by_weight(cluster
 
     queue.submit([job(f"job-{number:03}", MANY, PRIORITIES[number % 3]) for number in range(100)])
     until(POOLS, 0, "a team of a hundred jobs has all that is idle")
+    settle(cluster, queue)  # its own jobs, by their priorities
     queue.submit([job("one", FEW, "low")])
     until(POOLS - 1, 1, "the other's only job, of the lowest priority, has its quota")
     (preemptor,) = [uid for uid, item in queue.history.jobs.items() if item.name == "few/one"]
-    assert preemptors(queue).count(preemptor) == 1, "one job gave way"
+    cluster.until(lambda: preemptors(queue).count(preemptor) == 1, "the preemption of one job")
     remove(cluster, FEW, "one")
     until(POOLS, 0, "what it has no job for is lent again")
     queue.submit([job(f"more-{number:02}", FEW, PRIORITIES[number % 3]) for number in range(20)])
