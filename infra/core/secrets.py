@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from infra.core.layer import up_command
 from infra.errors import Problem
-from infra.google.client import Client, RequestError
 from infra.google.failures import Kind
 from infra.settings.schema import Settings
 from infra.settings.variables import Secret
+
+if TYPE_CHECKING:
+    from infra.google.client import Client
 
 ACCESSOR = "roles/secretmanager.secretAccessor"
 _READ_BY = (ACCESSOR, "roles/secretmanager.admin", "roles/owner")
@@ -50,6 +53,8 @@ def problems(
     Raises:
         RequestError: Secret Manager doesn't answer.
     """
+    from infra.google.client import RequestError  # here, so that no program waits for Google's libraries
+
     for secret in secrets:
         layer = reader.granted.get(secret.name)
         up = up_command(layer or reader.layer, settings.environment)
@@ -66,6 +71,8 @@ def problems(
 
 def missing(google: Client, settings: Settings, secret: Secret, path: str = "--secret") -> list[Problem]:
     """Return the problem of a secret that isn't there, or whose version has no value. Raises RequestError."""
+    from infra.google.client import RequestError
+
     value, project = f'"{secret.name}"', settings.project
     try:
         state = str(google.json("GET", f"{_url(google, secret)}/versions/{secret.version}").get("state"))

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +86,7 @@ def _losses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give evaluations the losses of LOSSES."""
     steps = iter(sorted(LOSSES))
 
-    def loss(evaluation: Evaluation, params: Any) -> Evaluated:
+    def loss(evaluation: Evaluation, params: Any, stops: Callable[[], bool]) -> Evaluated:
         return Evaluated(LOSSES[next(steps)], "a")
 
     monkeypatch.setattr(Evaluation, "loss", loss)

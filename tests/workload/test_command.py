@@ -176,9 +176,9 @@ def test_ctrl_c_ends_a_command_without_a_traceback(
 
 def test_ctrl_c_is_a_notice_to_a_run_that_is_alone_and_a_second_one_an_end() -> None:
     preemption = Preemption(workers=1)
-    assert not preemption.reached(1)
+    assert not preemption.reached()
     signal.raise_signal(signal.SIGINT)
-    assert preemption.reached(2)
+    assert preemption.reached()
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)
 

@@ -1,12 +1,15 @@
 """The loss on held-out tokens: the right number, at its steps, and a run that doesn't notice it."""
 
 import json
+import os
+import signal
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.workload.slice import SETTINGS, RunFolder, Workers, train
+from workload.train.preemption import Preemption
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("training")]
 
@@ -47,6 +50,39 @@ def test_a_run_ends_with_the_same_bits_as_without(tmp_path: Path) -> None:
     assert run.json("final.json") == without.json("final.json")
     (account,) = (run.path / "goodput").glob("*.json")
     assert json.loads(account.read_text())["accounts"]["eval"] > 0
+
+
+@pytest.mark.parametrize("batch", [0, 2], ids=["before it", "within it"])
+def test_a_notice_doesnt_wait_for_an_evaluation_which_the_next_start_makes_up(
+    batch: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = [
+        "observe.eval_path=.",
+        "observe.eval_every=3",
+        "observe.eval_batches=4",
+        "checkpoint.keep_best=true",
+    ]
+    undisturbed = trained(tmp_path, "undisturbed", *settings)
+    calls = 0
+    reached = Preemption.reached
+
+    def noticed(preemption: Preemption) -> bool:  # the third step's, or that within its evaluation
+        nonlocal calls
+        calls += 1
+        if calls == 3 + batch:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return reached(preemption)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Preemption, "reached", noticed)
+        assert train(["train", *line(tmp_path, "noticed", *settings)]) == 0
+    run = RunFolder(tmp_path / "runs" / "noticed")
+    assert (run.complete(), evaluated(run), calls) == ([3], {}, 3 + batch)
+    again = trained(tmp_path, "noticed", *settings)
+    assert evaluated(again) == evaluated(undisturbed)
+    assert [*evaluated(again)] == [3, 6, 8]
+    assert again.json("final.json") == undisturbed.json("final.json")
+    assert (run.path / "checkpoints" / "3" / "eval.json").exists()
 
 
 def test_tokens_that_do_not_fit_are_refused(

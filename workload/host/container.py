@@ -27,7 +27,7 @@ _PUBLIC = "mirror.gcr.io"
 _MISSING = 127  # https://docs.docker.com/engine/containers/run/#exit-status
 # Of systemd's service and this host, not of the program.
 _OF_HOST = frozenset({
-    "DOCKER_CONFIG", "HOME", "INVOCATION_ID", "JOURNAL_STREAM", "LANG", "LOGNAME", "NOTIFY_SOCKET", "PATH",
+    "HOME", "INVOCATION_ID", "JOURNAL_STREAM", "LOGNAME", "NOTIFY_SOCKET", "PATH",
     "RUNTIME_DIRECTORY", "SHELL", "STATE_DIRECTORY", "SYSTEMD_EXEC_PID", "USER",
 })  # fmt: skip
 # A barrier that begins before a slow host has pulled its image would time out: the boot pulls.

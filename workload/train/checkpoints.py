@@ -166,6 +166,16 @@ class Checkpoints:
         step = best.choose({step: loss for step, loss in self._evaluated.items() if step in usable})
         return None if step is None else (step, self._evaluated[step].loss)
 
+    def has_loss(self, step: int) -> bool:
+        """Return True if a step was saved with its loss on held-out tokens; the same on all workers."""
+        return bool(self._cluster.agree(lambda: {"known": bool(best.read(self._store, [step]))})["known"])
+
+    def add_loss(self, step: int, evaluated: Evaluated) -> None:
+        """Store the loss of a step that was saved without."""
+        self._evaluated[step] = evaluated
+        if self._cluster.leader:
+            self._store.write(f"{FOLDER}/{step}/{best.NAME}", evaluated.dump(step))
+
     def improves(self, evaluated: Evaluated) -> bool:
         """Return True if the loss is lower than those of all steps that are complete or being saved."""
         saved = self._complete | ({self._step} if self._saving else set())

@@ -35,8 +35,11 @@ class Evaluation:
         self._batches = min(config.observe.eval_batches, len(held_out) // size)
         self._sums: Callable[[Params, Batch], tuple[Array, Array]] | None = None
 
-    def loss(self, params: Params) -> Evaluated:
-        """Return the mean loss per target over all batches; every worker must call it."""
+    def loss(self, params: Params, stops: Callable[[], bool] = lambda: False) -> Evaluated | None:
+        """Return the mean loss per target over all batches; every worker must call it.
+
+        None: `stops`, which is called after each batch, returned True.
+        """
         if self._sums is None:
             self._sums = self._step.compile_loss()
         step = self._step
@@ -45,6 +48,9 @@ class Evaluation:
         for number in range(1, self._batches + 1):
             sums = self._sums(params, loader.batch(number))
             total, count = total + float(sums[0]), count + float(sums[1])
+            if stops():
+                loader.close()
+                return None
         loader.close()
         batches = f"{self._batches} x {self._config.train.batch_size} x {self._config.data.sequence_length}"
         return Evaluated(total / max(count, 1.0), f"{self._held_out.manifest.sha256} {batches}")

@@ -12,6 +12,7 @@ other rounding.
 import json
 import math
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -151,6 +152,10 @@ class Run:
         self._log_notice_plan()
         interval = Interval(config.checkpoint, self._cluster, restored.step)
         step, stop = restored.step, False
+        # A notice came before the evaluation.
+        due = restored.state is not None and self._evaluates(step) and not self._checkpoints.has_loss(step)
+        if due and (evaluated := self._evaluate(step, state)):
+            self._checkpoints.add_loss(step, evaluated)
         while step < config.train.steps and not stop:
             step += 1
             with goodput.doing("data"):
@@ -160,12 +165,15 @@ class Run:
                 state, self._metrics[step] = update(state, batch)
                 self._report(step - 1)  # the previous step, so that the devices never wait for the host
             profiler.after(step, self._metrics.get(step))
-            evaluated = self._evaluate(step, state)
+            last = step == config.train.steps
+            evaluated = None
+            if last or not preemption.reached():  # a notice leaves no time for an evaluation
+                evaluated = self._evaluate(step, state, (lambda: False) if last else preemption.reached)
+            stop = preemption.stops
             better = config.checkpoint.keep_best and evaluated and self._checkpoints.improves(evaluated)
-            stop = preemption.reached(step)
             due = interval.due(step)
             # The last step must be saved; a stop saves if the notice is long enough; else by schedule.
-            if step == config.train.steps:
+            if last:
                 self._save(step, state, interval, evaluated, math.inf)
             elif stop:
                 if self._saves_on_notice():
@@ -186,15 +194,20 @@ class Run:
         self._finish(step, state, again=done_again and (new_mesh or not config.observe.strict))
         return Outcome("done", step, self._last_loss)
 
-    def _evaluate(self, step: int, state: State) -> Evaluated | None:
-        """Evaluate every `observe.eval_every` steps and after the last."""
-        if self._evaluation is None or (
-            step % self._config.observe.eval_every and step != self._config.train.steps
-        ):
+    def _evaluates(self, step: int) -> bool:
+        """Return True every `observe.eval_every` steps and after the last."""
+        every, last = self._config.observe.eval_every, self._config.train.steps
+        return self._evaluation is not None and (step % every == 0 or step == last)
+
+    def _evaluate(
+        self, step: int, state: State, stops: Callable[[], bool] = lambda: False
+    ) -> Evaluated | None:
+        """Evaluate where it is due, unless `stops` returns True meanwhile."""
+        if self._evaluation is None or not self._evaluates(step):
             return None
         with self._goodput.doing("eval"):
-            evaluated = self._evaluation.loss(state["params"])
-        if self._step_log:
+            evaluated = self._evaluation.loss(state["params"], stops)
+        if self._step_log and evaluated:
             self._step_log.evaluated(step, evaluated.loss)
         return evaluated
 

@@ -24,11 +24,13 @@ class Preemption:
 
     Attributes:
         event: kind of the log event: preempted, or interrupted by Ctrl-C.
+        stops: True once `reached` has been.
     """
 
     def __init__(self, workers: int):
         self._alone = workers == 1
-        self._noticed = False
+        self._noticed = self.stops = False
+        self._calls = 0
         self.event = "preempted"
         if self._alone:  # with several workers JAX has a handler of its own
             signal.signal(signal.SIGTERM, self._notice)
@@ -43,14 +45,17 @@ class Preemption:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         print("Ctrl-C: saving a checkpoint after this step; press again to end at once", flush=True)
 
-    def reached(self, step: int) -> bool:
-        """Return True at the single step where every worker saves and leaves.
+    def reached(self) -> bool:
+        """Return True at the single call at which every worker saves and leaves.
 
-        All workers must call it exactly once per step.
+        All workers must call it equally often.
         """
-        if self._alone:
-            return self._noticed
-        return bool(multihost_utils.reached_preemption_sync_point(step))
+        self._calls += 1
+        self.stops = self._noticed if self._alone else self._all_reached()
+        return self.stops
+
+    def _all_reached(self) -> bool:
+        return bool(multihost_utils.reached_preemption_sync_point(self._calls))
 
 
 def watch_metadata(environment: Mapping[str, str]) -> threading.Thread:

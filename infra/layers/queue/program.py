@@ -9,7 +9,7 @@ import pulumi
 import pulumi_gcp as gcp
 
 from google_facts import registries
-from infra.core import names, present, upstream
+from infra.core import names, upstream
 from infra.core.guard import JOBS, Living
 from infra.core.secrets import ACCESSOR
 from infra.layers.data.names import disk_name
@@ -199,6 +199,8 @@ def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]
     volumes = namespace.Volumes(storage.bucket_name, _disks(settings))
     own = dict.fromkeys(secret for team in teams(settings) for secret in team.secrets)
     if own:
+        from infra.core import present  # here, so that no program waits for Google's libraries
+
         present.require(settings, own, "queue:teams[].secrets")
     google = pulumi.ResourceOptions(provider=providers["gcp"])
     readable = Images(settings, gke.node_account_email, google).resources

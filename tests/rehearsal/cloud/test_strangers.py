@@ -109,6 +109,7 @@ _SERVICES = {
     "cloudbilling": "billing",
 }
 _COLLECTIONS = {
+    "artifactregistry.dockerImages": "dockerimages",
     "cloudbilling.billingAccounts": "accounts",
     "aiplatform.experiments": "tensorboardExperiments",
     "aiplatform.runs": "tensorboardRuns",
