@@ -207,7 +207,9 @@ def test_a_fork_of_adapters_goes_on_to_the_bit_beside_the_same_weights(adapted: 
 
 def test_adapters_are_taken_without_their_optimizer(adapted: Path, tmp_path: Path) -> None:
     """No update: the rate of the first step of a warm-up is 0."""
-    line = adapters(tmp_path, "fork", f"run:{adapted}/runs/adapted@2", "checkpoint.every_steps=1")
+    line = adapters(
+        tmp_path, "fork", f"run:{adapted}/runs/adapted@2", "checkpoint.every_steps=1", "checkpoint.keep=4"
+    )
     assert train(line) == 0
     taken, was = state(tmp_path, "fork", 1), state(adapted, "adapted", 2)
     assert same(taken["params"], was["params"])
