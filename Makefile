@@ -35,8 +35,11 @@ setup: ## install all that the other targets need (they call it themselves)
 setup-test: ## install what `make test` needs beside that
 	@tools/setup.sh system python pulumi plugins gcsfuse host manifests
 
-test: lint ## run the tests of every day (no cloud account; some need root)
-	python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+test: setup-test ## lint, and run the tests of every day (no cloud account; some need root)
+	@# Lint takes the core that is free at the beginning and at the end.
+	@$(MAKE) --no-print-directory lint & \
+	python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder; tests=$$?; \
+	wait $$! || { echo "make test: lint failed, see above" >&2; exit 1; }; exit $$tests
 
 prove: setup ## every proof, about 7 hours: kills, faults, mutants, roles, grants, all scenarios (python -m tests.proofs -h: each, with its time)
 	@tools/setup.sh manifests kubernetes queue-previous spark parity checkov mutants site >/dev/null

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import requests
 from aiohttp import web
 from multidict import CIMultiDict
 from yarl import URL
@@ -221,3 +222,21 @@ class Emulated:
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(HANG_S)
         assert self.world.mistakes == []
+
+
+class Session(requests.Session):
+    """Sends to the emulated cloud as an account; `before` is called with each URL."""
+
+    def __init__(self, cloud: Emulated, who: str = OWNER):
+        super().__init__()
+        self.cloud, self.who = cloud, who
+        self.before: Callable[[str], None] = lambda _: None
+
+    def request(self, method: Any, url: Any, params: Any = None, data: Any = None, **more: Any) -> Any:  # type: ignore[override]
+        full = str(requests.Request(method, url, params=params).prepare().url).removeprefix("https://")
+        self.before(full)
+        token, headers = self.cloud.token_of(self.who), dict(more["headers"])
+        reply = self.cloud.request(method, full, data, token=token, headers=headers)
+        answer = requests.Response()
+        answer.status_code, answer._content = reply.status, reply.body
+        return answer

@@ -6,7 +6,7 @@ import io
 import json
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import redirect_stdout
 from html import unescape
 from pathlib import Path
@@ -20,7 +20,7 @@ from cli import runs
 from cli.__main__ import main
 from cli.stored_runs import Runs
 from infra.google.client import Client
-from tests.emulated import EVERY_API, Emulated
+from tests.emulated import EVERY_API, Emulated, Session
 from tests.infra.recording import BASE, parsed
 from tests.rehearsal.cloud.storage.storage_front import unhurried
 from workload.runs.goodput import GoodputRecorder
@@ -74,23 +74,6 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulated]:
     emulated.cloud.storage.limit.now = unhurried
     yield emulated
     emulated.close()
-
-
-class Session(requests.Session):
-    """Sends to the emulated cloud as its owner; `before` is called with each URL."""
-
-    def __init__(self, cloud: Emulated):
-        super().__init__()
-        self.cloud = cloud
-        self.before: Callable[[str], None] = lambda _: None
-
-    def request(self, method: Any, url: Any, params: Any = None, data: Any = None, **more: Any) -> Any:
-        full = str(requests.Request(method, url, params=params).prepare().url).removeprefix("https://")
-        self.before(full)
-        reply = self.cloud.request(method, full, data, headers=dict(more["headers"]))
-        answer = requests.Response()
-        answer.status_code, answer._content = reply.status, reply.body
-        return answer
 
 
 @pytest.fixture

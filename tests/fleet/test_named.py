@@ -1,6 +1,5 @@
 """Named slices: nodes that the stack holds, and the failure of each, from Pulumi's events."""
 
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +17,7 @@ from infra.errors import CommandError
 from infra.google.failures import Failure, Kind
 from infra.slices.names import node_urn, slice_urn
 from tests.infra.conftest import FakePulumi, node_state
-from tests.limits import HANG_S
+from tests.limits import until
 
 Outcome = dict[str, Failure | None]
 
@@ -132,9 +131,7 @@ def test_updates_run_one_at_a_time_in_processes_of_their_own(
         of = SimpleNamespace(name=name, key=name)
         updates.begin(NodeRequest(Verb.CREATE, of))  # type: ignore[arg-type]
         answers += updates.ended()
-    deadline = time.monotonic() + HANG_S
-    while len(answers) < 2 and time.monotonic() < deadline:
-        answers += updates.ended()
+    until(lambda: answers.extend(updates.ended()) or len(answers) == 2)
     assert log.read_text().split() == ["begun", "right", "ended", "begun", "wrong", "ended"]
     right, wrong = answers
     assert right.failure is None

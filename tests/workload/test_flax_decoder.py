@@ -21,8 +21,8 @@ from workload.model.loss import cross_entropy
 from workload.runs.bucket_store import BucketStore
 from workload.runs.store import open_store
 
-TOKENS = jnp.asarray(np.random.default_rng(0).integers(0, ARCH.vocab_size, (2, 12)), jnp.int32)
-SEGMENTS = jnp.asarray([[0] * 7 + [1] * 5, [2] * 12], jnp.int32)
+TOKENS = np.random.default_rng(0).integers(0, ARCH.vocab_size, (2, 12), np.int32)
+SEGMENTS = np.asarray([[0] * 7 + [1] * 5, [2] * 12], np.int32)
 
 
 @pytest.fixture(scope="module")

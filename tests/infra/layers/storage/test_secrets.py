@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
-import requests
 
 from infra.core import present
 from infra.core.secrets import ACCESSOR, problems
@@ -18,7 +16,7 @@ from infra.layers.queue.team import reader, teams
 from infra.layers.storage.names import hosts
 from infra.settings.schema import Settings
 from infra.settings.variables import Secret
-from tests.emulated import EVERY_API, OWNER, PROJECT, ZONES, Emulated
+from tests.emulated import EVERY_API, OWNER, PROJECT, ZONES, Emulated, Session
 from tests.infra.declared import CLUSTER
 from tests.infra.layers.queue.test_queue_layer import SETTINGS as QUEUE
 from tests.infra.recording import BASE, PROJECT_NUMBER, UPSTREAM, parsed, run
@@ -28,22 +26,6 @@ MEMBERS = "gcp:secretmanager/secretIamMember:SecretIamMember"
 # Of one team the secret `own`.
 TEAMS = {**QUEUE, "queue:teams": [{"name": "vision", "secrets": ["own"]}, {"name": "speech"}]}
 HOSTS = f"tpu-training@{PROJECT}.iam.gserviceaccount.com"
-
-
-class Session(requests.Session):
-    """Sends to the emulated cloud as an account."""
-
-    def __init__(self, cloud: Emulated, who: str):
-        super().__init__()
-        self.cloud, self.who = cloud, who
-
-    def request(self, method: Any, url: Any, params: Any = None, data: Any = None, **more: Any) -> Any:
-        full = str(requests.Request(method, url, params=params).prepare().url).removeprefix("https://")
-        headers = dict(more["headers"])
-        reply = self.cloud.request(method, full, data, token=self.cloud.token_of(self.who), headers=headers)
-        answer = requests.Response()
-        answer.status_code, answer._content = reply.status, reply.body
-        return answer
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +39,7 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulated]:
         version = {"payload": {"data": base64.b64encode(f"value of {name}".encode()).decode()}}
         assert emulated.request("POST", f"{SECRETS}/{name}:addVersion", version).status == 200
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(present, "Client", lambda *_, **__: Client(PROJECT, Session(emulated, OWNER)))
+        patch.setattr(present, "Client", lambda *_, **__: Client(PROJECT, Session(emulated)))
         storage = run("storage", {"gcp:project": PROJECT, "storage:secrets": ["granted"]})
         queue = run("queue", {**TEAMS, "gcp:project": PROJECT}, up={**UPSTREAM, "gke": CLUSTER})
     for item in (*storage.of(MEMBERS), *queue.of(MEMBERS)):
@@ -159,7 +141,7 @@ def test_an_update_without_a_secret_of_the_settings_is_refused_and_a_preview_war
     cloud: Emulated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     changes = {"gcp:project": PROJECT, "storage:secrets": ["none"]}
-    monkeypatch.setattr(present, "Client", lambda *_, **__: Client(PROJECT, Session(cloud, OWNER)))
+    monkeypatch.setattr(present, "Client", lambda *_, **__: Client(PROJECT, Session(cloud)))
     with pytest.raises(Exception, match=r'storage:secrets = "none": wire-test has no such secret'):
         run("storage", changes)
     warned: list[str] = []
@@ -178,6 +160,6 @@ def test_an_update_without_a_secret_of_the_settings_is_refused_and_a_preview_war
     ]),
 ])  # fmt: skip
 def test_the_doctor_reports_each_secret(names: list[str], lines: list[str], cloud: Emulated) -> None:
-    google = Client(PROJECT, Session(cloud, OWNER), sleep=lambda _: None)
+    google = Client(PROJECT, Session(cloud), sleep=lambda _: None)
     reported = secrets.check(google, settings(*names), "secrets")
     assert [f"{finding.state} {finding.detail}" for finding in reported] == lines

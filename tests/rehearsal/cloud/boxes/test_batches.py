@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import Any
 
 import pytest
 from boxed_front import REGION, Boxed, L, P
 
-from tests.limits import HANG_S
+from tests.limits import until
 
 pytestmark = pytest.mark.root
 BATCHES = f"dataproc.googleapis.com/v1/{L}/batches"
@@ -62,11 +61,13 @@ def batch(email: str, main: str = "job.py", *args: str, **run: Any) -> Any:
 
 def running(boxed: Boxed, name: str) -> None:
     """Wait until it is."""
-    end = time.monotonic() + HANG_S  # beside other tests
-    while (described := boxed.answer("GET", f"{BATCHES}/{name}"))["state"] != "RUNNING":
-        assert described["state"] == "PENDING", described.get("stateMessage")
-        assert time.monotonic() < end
-        time.sleep(0.05)
+
+    def begun() -> bool:
+        described = boxed.answer("GET", f"{BATCHES}/{name}")
+        assert described["state"] in ("PENDING", "RUNNING"), described.get("stateMessage")
+        return bool(described["state"] == "RUNNING")
+
+    until(begun)
 
 
 def test_a_batch_runs_its_main_file_as_its_account(boxed: Boxed, spark: str) -> None:
