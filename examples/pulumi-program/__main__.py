@@ -1,4 +1,4 @@
-"""Program of one stack: the storage and network layers, the slices, and a topic of your own beside them."""
+"""Program of one stack: the storage and network layers, the slices, and a bucket of your own beside them."""
 
 import pulumi
 import pulumi_gcp as gcp
@@ -15,14 +15,21 @@ storage = embed.layer(embed.StorageOutputs, settings, google)
 network = embed.layer(embed.NetworkOutputs, settings, google)
 slices = embed.named_slices(settings, storage, network, opts=opts)
 
-topic = gcp.pubsub.Topic("finished-runs", name="finished-runs", opts=opts)
-gcp.pubsub.TopicIAMMember(
-    "trainer-publishes",
-    topic=topic.name,
-    role="roles/pubsub.publisher",
+results = gcp.storage.Bucket(
+    "results",
+    name=f"{settings.project}-results",
+    location="us-east5",
+    uniform_bucket_level_access=True,
+    public_access_prevention="enforced",
+    opts=opts,
+)
+gcp.storage.BucketIAMMember(
+    "trainer-writes",
+    bucket=results.name,
+    role="roles/storage.objectUser",
     member=storage.service_account_email.apply(lambda email: f"serviceAccount:{email}"),
     opts=opts,
 )
 
 pulumi.export("addresses", {slice_.node.name: slice_.addresses for slice_ in slices})
-pulumi.export("topic", topic.name)
+pulumi.export("results", results.name)

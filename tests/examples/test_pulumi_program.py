@@ -14,7 +14,7 @@ from tests.infra.recording import PROJECT, Recording, execute
 from tests.limits import HANG_S
 
 FOLDER = PROGRAM / "examples" / "pulumi-program"
-VM, TOPIC = "gcp:tpu/v2Vm:V2Vm", "gcp:pubsub/topic:Topic"
+VM = "gcp:tpu/v2Vm:V2Vm"
 
 
 def run(preview: bool = False, **changes: Any) -> Recording:
@@ -24,12 +24,14 @@ def run(preview: bool = False, **changes: Any) -> Recording:
     return recording
 
 
-def test_it_is_one_stack_of_two_layers_a_slice_and_a_topic() -> None:
+def test_it_is_one_stack_of_two_layers_a_slice_and_a_bucket() -> None:
     recording = run()
     components = {item.type for item in recording.resources if item.type.startswith("tpu:")}
     assert {"tpu:storage:ProtectedBucket", "tpu:network:TrainingNetwork", "tpu:tpu:TpuSlice"} <= components
-    assert recording.only(TOPIC).inputs["name"] == "finished-runs"
-    assert recording.exports == {"addresses": {"embedded": ["10.64.32.2"]}, "topic": "finished-runs"}
+    results = f"{PROJECT}-results"
+    names = [item.inputs["name"] for item in recording.resources if item.type == "gcp:storage/bucket:Bucket"]
+    assert results in names
+    assert recording.exports == {"addresses": {"embedded": ["10.64.32.2"]}, "results": results}
     assert [call for call in recording.calls if call[0] == "pulumi:pulumi:readStackOutputs"] == []
 
 

@@ -46,16 +46,27 @@ class Estimate:
 
     def hours(self, chips: int) -> float:
         """Predict the time on a host with `chips`, of arithmetic or writing, whichever takes longer."""
-        computing_s = self.tokens * self.token_flops / (chips * CHIP.bf16_flops_per_s * self.share)
-        return max(computing_s, self.size_bytes / WRITTEN_BYTES_PER_S) / 3600
+        return max(self._computing_s(chips), self._writing_s) / 3600
+
+    def _computing_s(self, chips: int) -> float:
+        return self.tokens * self.token_flops / (chips * CHIP.bf16_flops_per_s * self.share)
+
+    @property
+    def _writing_s(self) -> float:
+        return self.size_bytes / WRITTEN_BYTES_PER_S
 
     def text(self, chips: int) -> str:
         """Return a line; `chips` of a TPU host, 0 where no time is predicted."""
         dollars = self.size_bytes / 2**30 * STORAGE_DOLLARS_PER_GIB_MONTH
-        time = f"; predicted: {self.hours(chips):.2g} hours of {chips} chips" if chips else ""
+        paid = f"${dollars:,.2f}" if dollars >= 0.01 else "less than $0.01"
+        time = ""
+        if chips:
+            writes = self._writing_s > self._computing_s(chips)
+            bound = f"writing {WRITTEN_BYTES_PER_S / 1e9:g} GB/s a host" if writes else f"{chips} chips"
+            time = f"; predicted: {self.hours(chips):.2g} hours of a host, bound by {bound}"
         return (
             f"{self.kept:,} of {self.tokens:,} tokens x {self.token_bytes:,} bytes ="
-            f" {self.size_bytes / 1e9:,.3f} GB, ${dollars:,.2f} a month in STANDARD{time}"
+            f" {self.size_bytes / 1e9:,.3f} GB, {paid} a month in STANDARD{time}"
         )
 
 

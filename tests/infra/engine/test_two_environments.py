@@ -38,13 +38,13 @@ def test_both_are_up_beside_each_other_and_one_goes_alone(lab: Lab) -> None:
             lab.tpu("up", name, "storage", "--yes")
             lab.publish(f"{PROJECT}-{name}")
         lab.tpu(command, name, *(["--yes"] if command == "up" else []))
-    assert nodes(lab) == {"us-east5-b/nodes/train", "europe-west4-a/nodes/train"}
+    assert nodes(lab) == {"us-east5-b/nodes/train-us", "europe-west4-a/nodes/train-eu"}
     for name in ENVIRONMENTS:
         assert lab.tpu("plan", name).endswith("\nno changes\n")
 
     kept = {name for name in lab.cloud.world.directory if "europe-west4" in name or "-eu" in name}
     lab.tpu("down", "us", "network", "data", "tpu", "--yes")
-    assert nodes(lab) == {"europe-west4-a/nodes/train"}
+    assert nodes(lab) == {"europe-west4-a/nodes/train-eu"}
     assert kept <= set(lab.cloud.world.directory)
     assert lab.tpu("plan", "eu").endswith("\nno changes\n")
 

@@ -68,6 +68,10 @@ def _lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
 def send(lab: Lab, url: str, body: Any, method: str = "POST") -> None:
     answer = lab.request(method, url, body)
     assert answer.ok, answer.text
+    if url.startswith("container"):
+        name = answer.json()["name"]
+        operation = f"container.googleapis.com/v1/{PLACE.rpartition('/clusters')[0]}/operations/{name}"
+        until(lambda: lab.request("GET", operation).json()["status"] == "DONE")
 
 
 def pools(lab: Lab) -> set[str]:
