@@ -36,7 +36,7 @@ from infra.catalog import CATALOG
 from infra.engine import prices
 from infra.engine.pulumi import confirm
 from infra.engine.settings import from_file
-from infra.errors import CommandError, Problem, listed
+from infra.errors import CommandError, listed
 from infra.google import client
 from infra.google.client import RequestError
 from infra.google.failures import Kind
@@ -49,7 +49,7 @@ from infra.prices.run import RunPrice
 from infra.publish.environment import Target
 from infra.publish.publishing import LOCKS, default_lock, publish
 from infra.settings import rules
-from infra.settings.images import unreachable
+from infra.settings.images import refused
 from infra.settings.schema import FleetSettings, Settings
 from infra.slices import nodes
 from infra.slices import price as slices_price
@@ -378,13 +378,8 @@ def _item(
         problems.append(f"{name!r} can't be a slice's name\n    fix: --name, of a-z, 0-9 and -")
     if name in {item.name for item in settings[TpuSettings].slices}:
         problems.append(f"{name}: {file} has a slice of this name\n    fix: --name ANOTHER")
-    if image and not rules.DIGEST.ok(image):
-        problems.append(
-            str(Problem("--image", f'"{image}"', f"must be {rules.DIGEST.text}", rules.DIGEST.fix))
-        )
-    elif image:
-        any_host = settings[NetworkSettings].reaches_any_host
-        problems += map(str, unreachable("--image", image, any_host))
+    if image:
+        problems += map(str, refused("--image", image, settings[NetworkSettings].reaches_any_host))
     if problems:
         raise CommandError("\n".join(problems))
     zone, *fallbacks = zones or covered

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from infra.core.layer import up_command
 from infra.errors import Problem
 from infra.google.failures import Kind
+from infra.google.role import holders
 from infra.settings.schema import Settings
 from infra.settings.variables import Secret
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from infra.google.client import Client
 
 ACCESSOR = "roles/secretmanager.secretAccessor"
+"""Role of accounts that read a secret, granted on the secret."""
 _READ_BY = (ACCESSOR, "roles/secretmanager.admin", "roles/owner")
 _UNKNOWN = (Kind.PERMISSION, Kind.API_OFF)
 
@@ -91,13 +93,7 @@ def missing(google: Client, settings: Settings, secret: Secret, path: str = "--s
 def _refused(google: Client, secret: Secret, reader: Reader, fix: str) -> Iterator[Problem]:
     """Yield the problem of a secret whose policy doesn't name the account. Raises RequestError."""
     policy = google.json("GET", f"{_url(google, secret)}:getIamPolicy")
-    members = [
-        member
-        for binding in policy.get("bindings") or ()
-        if binding.get("role") in _READ_BY
-        for member in binding.get("members") or ()
-    ]
-    if any(str(member).endswith(reader.member) for member in members):
+    if any(member.endswith(reader.member) for member in holders(policy, _READ_BY)):
         return
     if secret.name not in reader.granted and not reader.member.startswith("/"):
         fix += (

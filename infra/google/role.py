@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -43,6 +44,16 @@ OF_GUARDS = {
     "members": ("tpu.nodes.list",),
     "jobs": ("container.clusters.connect", "container.clusters.list", "container.thirdPartyObjects.list"),
 }
+
+
+def holders(policy: Mapping[str, Any], roles: Collection[str]) -> set[str]:
+    """Return the members to whom an IAM policy binds one of some roles."""
+    return {
+        str(member)
+        for binding in policy.get("bindings") or ()
+        if binding.get("role") in roles
+        for member in binding.get("members") or ()
+    }
 
 
 @dataclass(frozen=True)

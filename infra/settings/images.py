@@ -6,6 +6,15 @@ from collections.abc import Iterator, Sequence
 
 from google_facts import registries
 from infra.errors import Problem
+from infra.settings import rules
+
+
+def refused(path: str, image: str, any_host: bool) -> Iterator[Problem]:
+    """Yield the problem of an image on a command line: it has no digest, or isn't reached."""
+    if rules.DIGEST.ok(image):
+        yield from unreachable(path, image, any_host)
+    else:
+        yield Problem(path, f'"{image}"', f"must be {rules.DIGEST.text}", rules.DIGEST.fix)
 
 
 def unreachable(path: str, image: str, any_host: bool) -> Iterator[Problem]:

@@ -153,8 +153,10 @@ class Run:
         interval = Interval(config.checkpoint, self._cluster, restored.step)
         step, stop = restored.step, False
         # A notice came before the evaluation.
-        due = restored.state is not None and self._evaluates(step) and not self._checkpoints.has_loss(step)
-        if due and (evaluated := self._evaluate(step, state)):
+        lacking = (
+            restored.state is not None and self._evaluates(step) and not self._checkpoints.has_loss(step)
+        )
+        if lacking and (evaluated := self._evaluate(step, state)):
             self._checkpoints.add_loss(step, evaluated)
         while step < config.train.steps and not stop:
             step += 1

@@ -13,14 +13,17 @@ from infra.core.layer import up_command
 from infra.errors import Problem
 from infra.google.client import Client, RequestError
 from infra.google.failures import Kind
-from infra.layers.storage.names import service_account_email
+from infra.google.role import BASIC, holders
+from infra.layers.storage.names import hosts
 from infra.layers.storage.settings import StorageSettings
 from infra.settings.images import undeclared
 from infra.settings.schema import Settings
 
 _API = "https://artifactregistry.googleapis.com/v1"
-_READ_BY = (*(f"roles/artifactregistry.{name}" for name in ("reader", "writer", "repoAdmin", "admin")),
-            "roles/owner", "roles/editor", "roles/viewer")  # fmt: skip
+_READ_BY = (
+    *(f"roles/artifactregistry.{name}" for name in ("reader", "writer", "repoAdmin", "admin")),
+    *BASIC,
+)
 _UNKNOWN = (Kind.PERMISSION, Kind.API_OFF)
 
 
@@ -53,7 +56,7 @@ def refused(google: Client, settings: Settings, place: registries.Repository, pa
 
     A role on its project counts, too, but isn't looked up. Raises RequestError: the API doesn't answer.
     """
-    member, value = f"serviceAccount:{service_account_email(settings)}", f'"{place.host_path}"'
+    member, value = hosts(settings).member, f'"{place.host_path}"'
     try:
         policy = google.json("GET", f"{_API}/{place.full_name}:getIamPolicy")
     except RequestError as error:
@@ -67,13 +70,7 @@ def refused(google: Client, settings: Settings, place: registries.Repository, pa
         else:
             raise
         return
-    readers = {
-        reader
-        for binding in policy.get("bindings") or ()
-        if binding.get("role") in _READ_BY
-        for reader in binding.get("members") or ()
-    }
-    if readers.isdisjoint({member, "allUsers", "allAuthenticatedUsers"}):
+    if holders(policy, _READ_BY).isdisjoint({member, "allUsers", "allAuthenticatedUsers"}):
         rule = f"must be readable by {member}, and isn't"
         yield Problem(path, value, rule, _declared(settings, place))
 
@@ -87,5 +84,5 @@ def _declared(settings: Settings, place: registries.Repository) -> str:
     return (
         f"gcloud artifacts repositories add-iam-policy-binding {place.name} --location={place.location} "
         f"--project={place.project} --role={registries.READER} "
-        f"--member=serviceAccount:{service_account_email(settings)}"
+        f"--member={hosts(settings).member}"
     )

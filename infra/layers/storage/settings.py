@@ -11,8 +11,6 @@ SECONDS_PER_DAY = 86400
 BOARD_ROLE = "roles/aiplatform.user"
 """Role for uploads of curves to Vertex AI TensorBoard, granted on the project."""
 
-"""Role of accounts that read a secret, granted on the secret."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class StorageSettings:
