@@ -25,13 +25,12 @@ from tests.limits import HANG_S
 from tests.pipeline.world import RAW, Fault, Google, Pipeline, given
 
 EVENT = {"Ce-Type": "google.cloud.storage.object.v1.finalized"}
-MOST_S = 1.5  # of CPU time, for an import
+MOST_MODULES = 800  # after an import, of 705 on 2026-11-27: a cold start loads them
 SERVE = """
-import sys, time
+import sys
 sys.path.insert(0, {root!r})
-began_s = time.process_time()
 import main
-took_s = time.process_time() - began_s
+loaded = len(sys.modules)
 
 import json, logging, requests
 from infra.google import client
@@ -49,7 +48,7 @@ import functions_framework
 app = functions_framework.create_app("handle", {main!r}).test_client()
 answer = app.post("/", json={{"sweep": True}})
 names = sorted({{name.partition(".")[0] for name in sys.modules}})
-print(json.dumps({{"took_s": took_s, "status": answer.status_code, "body": answer.get_json(),
+print(json.dumps({{"loaded": loaded, "status": answer.status_code, "body": answer.get_json(),
                    "lines": Session.lines, "modules": names}}))
 """
 
@@ -162,4 +161,4 @@ def test_its_source_alone_serves_a_sweep_with_its_requirements(tmp_path: Path) -
     assert (result["status"], result["body"]) == (200, {"outcome": "swept", "faults": []})
     assert any("/o" in line for line in result["lines"])
     assert "pulumi" not in result["modules"]
-    assert result["took_s"] < MOST_S
+    assert result["loaded"] <= MOST_MODULES

@@ -1,8 +1,10 @@
 """A single worker: storage in a bucket, damaged checkpoints, notices, and runs that don't fit."""
 
 import json
+import os
 import re
 import shutil
+import signal
 import threading
 import time
 from pathlib import Path
@@ -243,10 +245,21 @@ def test_a_notice_at_the_last_step_ends_the_run_as_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Even where a save wouldn't fit into the notice: there are no steps to come back for."""
-    monkeypatch.setattr(Preemption, "reached", lambda _, step: step == 3)
+    calls, reached = 0, Preemption.reached
+
+    def noticed(preemption: Preemption) -> bool:  # the notice comes during the third step
+        nonlocal calls
+        stops = reached(preemption)
+        calls += 1
+        if calls == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return stops
+
+    monkeypatch.setattr(Preemption, "reached", noticed)
     line = [*command("last", 3, 2, "checkpoint.notice_s=0"), "--dir", str(tmp_path)]
     assert main(line) == 0
     run = RunFolder(tmp_path / "runs" / "last")
+    assert calls == 2
     assert run.json("final.json")["step"] == 3
     assert run.complete() == [2, 3]
 
