@@ -80,7 +80,7 @@ SCENARIO = Scenario(
             sudo -u researcher sbatch --wrap hostname 2>&1 || true
             """,
             prints="(?i)invalid account",
-            timeout_s=300,
+            timeout_s=600,
         ),
         step.destroy("slurm", refused="protected"),
     ),
