@@ -37,7 +37,7 @@ class Owner:
         self._http, self.served, self.values = http, frozenset(served), dict(values)
 
     def send(self, version: str, method_id: str, arguments: JsonObject) -> JsonObject:
-        """Send a request and return its answer, an operation once it is done; ScenarioFailed if it is refused.
+        """Send a request and return its answer, an operation once it is done; ScenarioFailed for a refusal.
 
         Retries while the API or a service account has only just been created.
         """
@@ -60,7 +60,7 @@ class Owner:
             return self._done(method_id, answer) if isinstance(answer, dict) else {}
 
     def _done(self, method_id: str, answer: JsonObject) -> JsonObject:
-        """Wait for an operation of Compute Engine or GKE: until then no other request may change its target."""
+        """Wait for an operation of Compute Engine or GKE: until then no other may change its target."""
         until = time.monotonic() + _OPERATION_S
         while "operationType" in answer and answer["status"] != "DONE":
             if time.monotonic() > until:
