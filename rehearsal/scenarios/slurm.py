@@ -19,7 +19,7 @@ POWER_DOWN = """
 idle=$(sinfo --noheader --Node --format='%N %t' | sed -n 's/ idle$//p' | sort -u | paste -sd,)
 [ -z "$idle" ] || sudo scontrol update "NodeName=$idle" State=POWER_DOWN
 """
-"""Line of an administrator for whom `SuspendTime` is too long."""
+"""Line of an administrator, who is root on a login node, for whom `SuspendTime` is too long."""
 
 
 def nodeset(name: str, accelerator: str, zone: str, hosts: int, **more: object) -> dict[str, object]:
@@ -113,7 +113,7 @@ SCENARIO = Scenario(
         step.unchanged("slurm"),
         # The idle slice of the undisturbed job has gone; an administrator doesn't wait for the others.
         step.command("until ! tpu fleet list dev | grep 'tpu-0 '; do sleep 1; done"),
-        step.ssh(CONTROLLER, POWER_DOWN).by("platform-engineer"),
+        step.ssh(LOGIN, POWER_DOWN),
         step.destroy("slurm", refused="protected"),
         step.command("pulumi -C infra/layers/slurm state unprotect --all --yes -s dev").by(
             "platform-engineer"
