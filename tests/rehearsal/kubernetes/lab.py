@@ -7,6 +7,7 @@ Everything that talks to the cluster runs in that thread, or in threads and proc
 from __future__ import annotations
 
 import ctypes
+import shutil
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -86,7 +87,9 @@ class Lab:
         self.api = self.control_plane.api
         self.webhook = Webhook(self.control_plane)
         self.webhook.start()
-        machine = Image(root=Path("/"), layers=(Path(image.__file__).with_name("rootfs"),))
+        # In a file system of its own: overlayfs takes no layer that is part of another.
+        files = shutil.copytree(Path(image.__file__).with_name("rootfs"), "/run/host", dirs_exist_ok=True)
+        machine = Image(root=Path("/"), layers=(Path(files),))
         stand_ins = {**images, **controllers(), MACHINE: machine}
         self.agent = Agent(self.api, place / "agent", stand_ins)
         self.agent.start()
