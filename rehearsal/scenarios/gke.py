@@ -249,6 +249,10 @@ SCENARIO = Scenario(
         step.command("tpu job list dev", prints="there is no cluster tpu in us-east5", fails=True).by(
             "platform-engineer"
         ),
-        step.command("tpu job list dev", prints="isn.t yours to see", fails=True),
+        step.command(
+            "tpu job list dev",
+            prints="no access to the cluster tpu: .*container.clusters.get.* denied",
+            fails=True,
+        ),
     ),
 )
