@@ -19,10 +19,16 @@ from unittest import mock
 import jax
 from jax._src import compiler, distributed
 from jax.extend import backend
+from jax.sharding import Mesh
 
 from tests.limits import HANG_S
 from tests.workload.conftest import free_port
 from workload.__main__ import main
+from workload.train import loop
+from workload.train.config import Config
+from workload.train.step import Step
+from workload.train.steps import make_step
+from workload.train.update import TrainStep
 
 # One layer, small enough that a start is nearly all there is to wait for.
 SETTINGS = [
@@ -37,10 +43,33 @@ _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(["workload.train.launch", "workload.train.archive"])
 
 
+_PROGRAMS: dict[Any, Callable[..., Any]] = {}
+
+
+def _step(config: Config, mesh: Mesh, *place: Any) -> TrainStep:
+    """Make a start's step, compiled once for equal starts of this process: tracing is most of a start.
+
+    JAX's cache would give a second start the same program. Starts in other processes trace it: `Command`.
+    """
+    step = make_step(config, mesh, *place)
+    if type(step) is Step:
+        data = config.data.loss, config.data.sequence_length
+        key = repr((config.decoder, config.optimizer, config.train, config.compute, data)), mesh, *place
+        traced = step.compile
+        step.compile = lambda: _PROGRAMS.get(key) or _PROGRAMS.setdefault(key, traced())  # type: ignore[method-assign]
+    return step
+
+
+loop.make_step = _step
+
+
 @contextmanager
 def cpu_devices(count: int) -> Iterator[list[jax.Device]]:
     """Give JAX so many CPU devices; arrays and programs made outside can't be mixed with those inside."""
     before = jax.config.jax_num_cpu_devices
+    if count == len(jax.devices()):
+        yield jax.devices()
+        return
     try:
         yield _restarted(count)
     finally:
@@ -48,6 +77,7 @@ def cpu_devices(count: int) -> Iterator[list[jax.Device]]:
 
 
 def _restarted(count: int) -> list[jax.Device]:
+    _PROGRAMS.clear()
     jax.clear_caches()
     backend.clear_backends()
     jax.config.update("jax_num_cpu_devices", count)
