@@ -71,8 +71,10 @@ class Controller(pulumi.ComponentResource):
 class Images(pulumi.ComponentResource):
     """Lets nodes pull: a remote repository in front of registry.k8s.io, and the right to read it."""
 
-    def __init__(self, settings: Settings, nodes: pulumi.Input[str], opts: pulumi.ResourceOptions):
-        """`nodes`: address of the account that nodes run as."""
+    def __init__(
+        self, settings: Settings, nodes: Mapping[str, pulumi.Input[str]], opts: pulumi.ResourceOptions
+    ):
+        """`nodes`: addresses of the accounts that nodes run as, by the ends of their grants' names."""
         super().__init__("tpu:queue:Images", "images", None, opts)
         self.resources: list[pulumi.Resource] = []
         mirror = images.mirror(settings)
@@ -81,17 +83,18 @@ class Images(pulumi.ComponentResource):
             if place == mirror:
                 self.resources.append(self._mirror(place, child))
                 child = pulumi.ResourceOptions(parent=self, depends_on=self.resources[-1:])
-            self.resources.append(
+            self.resources += [
                 gcp.artifactregistry.RepositoryIamMember(
-                    f"{place.location}-{place.name}-reader",
+                    f"{place.location}-{place.name}-reader{end}",
                     project=place.project,
                     location=place.location,
                     repository=place.name,
                     role=registries.READER,
-                    member=pulumi.Output.concat("serviceAccount:", nodes),
+                    member=pulumi.Output.concat("serviceAccount:", account),
                     opts=child,
                 )
-            )
+                for end, account in nodes.items()
+            ]
         self.register_outputs({})
 
     def _mirror(self, place: registries.Repository, opts: pulumi.ResourceOptions) -> pulumi.Resource:
@@ -203,7 +206,13 @@ def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]
 
         present.require(settings, own, "queue:teams[].secrets")
     google = pulumi.ResourceOptions(provider=providers["gcp"])
-    readable = Images(settings, gke.node_account_email, google).resources
+    accounts: dict[str, pulumi.Input[str]] = {"": gke.node_account_email}
+    if settings[GkeSettings].existing_cluster:
+        from infra.layers.gke import existing  # here, so that no program waits for Google's libraries
+
+        others = existing.controllers_accounts(settings, storage.project_number)
+        accounts |= {f"-{name}": address for name, address in others.items()}
+    readable = Images(settings, accounts, google).resources
     opts = pulumi.ResourceOptions(provider=cluster)
     pulled = [images.pulled(settings, image) for image in (desired.jobset_image, desired.kueue_image)]
     jobset = Controller("jobset", pulled[0], opts, needs=readable)

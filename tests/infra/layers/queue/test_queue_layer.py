@@ -156,6 +156,26 @@ def test_nodes_may_read_what_they_pull_and_no_other_repository() -> None:
     assert grants == {("us-east5", "tpu-registry-k8s-io"): reader, ("us", "images"): reader}
 
 
+def test_an_existing_clusters_own_nodes_may_pull_the_controllers_that_run_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machines = {
+        "": "n2-standard-4",
+        "web@my-project.iam.gserviceaccount.com": "e2-standard-4",
+        "tpu": "ct6e-standard-4t",
+    }
+    configs = [{"serviceAccount": name, "machineType": machine} for name, machine in machines.items()]
+    cluster = {"nodePools": [{"config": config} for config in configs]}
+    monkeypatch.setattr("infra.google.client.Client.json", lambda *given: cluster)
+    result = up(**{"gke:existingCluster": True, "gke:clusterName": "tpu"})
+    grants = result.of("gcp:artifactregistry/repositoryIamMember:RepositoryIamMember")
+    assert {item.inputs["member"].removeprefix("serviceAccount:") for item in grants} == {
+        "tpu-gke-nodes@my-project.iam.gserviceaccount.com",
+        "123456789012-compute@developer.gserviceaccount.com",
+        "web@my-project.iam.gserviceaccount.com",
+    }
+
+
 def test_images_of_ones_own_mirror_need_no_repository_of_ours() -> None:
     own = {
         f"queue:{name}Image": f"us-docker.pkg.dev/theirs/k8s/{name}:{tag}@sha256:{'0' * 64}"
