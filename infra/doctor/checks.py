@@ -85,7 +85,7 @@ def checks(target: Target) -> list[tuple[str, Check]]:
         return partial(_permissions, target, needed, url, what)
 
     def bucket(on: On, name: str) -> Check:
-        return may(on, f"{client.STORAGE}/storage/v1/b/{name}", f"gs://{name}")
+        return may(on, client.bucket_url(name), f"gs://{name}")
 
     return [
         ("login", partial(_login, target)),
