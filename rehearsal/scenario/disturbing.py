@@ -55,7 +55,7 @@ def lose(
     how: Literal["notice", "power-loss"],
     run: str = "",
     for_s: float = 300.0,
-    timeout_s: float = 180.0,
+    timeout_s: float = 600.0,
 ) -> None:
     """Remove all nodes of a GKE node pool for `for_s` virtual seconds, with notice or without.
 

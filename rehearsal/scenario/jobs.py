@@ -118,7 +118,7 @@ def start(scene: Scene, name: str, run: str) -> None:
 
 
 @step("stop {name}")
-def stop(scene: Scene, name: str, prints: str = "", wait: bool = False, timeout_s: float = 120.0) -> None:
+def stop(scene: Scene, name: str, prints: str = "", wait: bool = False, timeout_s: float = 600.0) -> None:
     """Press Ctrl+C in a started command, or wait for its end; its output must match `prints`."""
     status = 0 if wait else 130
     output = scene.shell.stop(name, status=status, prints=prints, timeout_s=timeout_s, interrupt=not wait)

@@ -99,7 +99,7 @@ def _interrupt(
     if line := _LINES.get(how):
         hosts = scene.hosts(node)
         worker = scene.random.randrange(len(hosts))
-        scene.shell.ssh([hosts[worker]], line, timeout_s=30, prints="")
+        scene.shell.ssh([hosts[worker]], line, timeout_s=120, prints="")
         lost_at = time.time()
     else:
         scene.forget_boots(node)

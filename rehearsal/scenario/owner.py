@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterable, Mapping
 from string import Template
@@ -22,6 +23,7 @@ from rehearsal.world.checkout import read_settings
 
 # Real seconds that an API, or an account, may take to answer after it was enabled or created.
 _PATIENCE_S, _POLL_S = 90.0, 0.05
+_OPERATION_S = 600.0
 
 JsonObject = dict[str, Any]
 
@@ -35,7 +37,7 @@ class Owner:
         self._http, self.served, self.values = http, frozenset(served), dict(values)
 
     def send(self, version: str, method_id: str, arguments: JsonObject) -> JsonObject:
-        """Send a request and return its answer; ScenarioFailed if it is refused.
+        """Send a request and return its answer, an operation once it is done; ScenarioFailed for a refusal.
 
         Retries while the API or a service account has only just been created.
         """
@@ -55,7 +57,19 @@ class Owner:
                 continue
             except TypeError as missing:  # a parameter is missing or unknown
                 raise ScenarioFailed(f"{method_id}: {missing}") from missing
-            return answer if isinstance(answer, dict) else {}
+            return self._done(method_id, answer) if isinstance(answer, dict) else {}
+
+    def _done(self, method_id: str, answer: JsonObject) -> JsonObject:
+        """Wait for an operation of Compute Engine or GKE: until then no other may change its target."""
+        until = time.monotonic() + _OPERATION_S
+        while "operationType" in answer and answer["status"] != "DONE":
+            if time.monotonic() > until:
+                raise ScenarioFailed(f"{method_id}: not done within {_OPERATION_S:.0f} s: {answer}")
+            time.sleep(_POLL_S)
+            answer = json.loads(self._http().request(answer["selfLink"])[1])
+        if error := answer.get("error"):
+            raise ScenarioFailed(f"{method_id}: {error}")
+        return answer
 
     def fill(self, value: Any) -> Any:
         """Return a copy in which each `$WORD` has its value; ScenarioFailed for an unknown word."""

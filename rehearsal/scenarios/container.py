@@ -58,7 +58,6 @@ SCENARIO = Scenario(
             "run",
             prints=r"(?s)replace .*resumed at.*counted to 600.*own: done after.*its slice is deleted",
             wait=True,
-            timeout_s=600,
         ),
         step.destroy("tpu"),
     ),

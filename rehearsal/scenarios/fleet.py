@@ -124,7 +124,6 @@ SCENARIO = Scenario(
         step.fill("tpu-us-east5-b-1", "disturbed", worker=3),
         step.command(
             ("until tpu status dev | grep 'tpu-us-east5-b-1 .* its boot disk is full'; do sleep 2; done"),
-            timeout_s=180,
         ),
         # In the other zone: a node made in us-east5-b would show that there are chips again.
         step.preempt("tpu-us-east5-a-3", "power-loss", run="disturbed"),

@@ -59,7 +59,6 @@ SCENARIO = Scenario(
         step.command(
             f"tpu job submit dev vision --pool train --slices 2 --name still -- {train('still', 60, 10)}",
             prints="(?s)2 x v6e-8.*running, 4 of 4 hosts.*still: completed",
-            timeout_s=300,
         ),
         step.start(
             "moved",
@@ -71,7 +70,6 @@ SCENARIO = Scenario(
             "moved",
             prints="(?s)running.*restarted 1 times, 0 of them counted.*moved: completed",
             wait=True,
-            timeout_s=300,
         ),
         step.resumed("moved", 10),
         step.same("still", "moved"),
@@ -124,7 +122,6 @@ SCENARIO = Scenario(
                 "extract.shard_bytes=100000"
             ),
             prints="(?s)running, 2 of 2 hosts.*extract: completed",
-            timeout_s=300,
         ).by("ci"),
         step.extracted("pods", workers=2),
         step.command("workload activations verify gs://my-project-checkpoints/extractions/pods"),

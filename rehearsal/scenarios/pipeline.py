@@ -51,7 +51,7 @@ SCENARIO = Scenario(
         ),
         step.start("run", "tpu pipeline run dev gs://my-project-raw/corpus/ --yes").by("ml-engineer"),
         step.preempted("corpus/", 50),
-        step.stop("run", prints=r"(?s)submitted as r\d+.*: trained.*shards   4 of", wait=True, timeout_s=400),
+        step.stop("run", prints=r"(?s)submitted as r\d+.*: trained.*shards   4 of", wait=True),
         step.continued("corpus/", 20),
         step.command("tpu pipeline status dev", prints="trained +gs://my-project-raw/corpus/").by(
             "ml-engineer"

@@ -277,7 +277,6 @@ SCENARIO = Scenario(
         # none of the slices stays
         until tpu fleet list dev | grep "^no nodes"; do sleep 1; done
         """,
-            timeout_s=60,
         ),
     ),
 )

@@ -47,7 +47,6 @@ SCENARIO = Scenario(
         step.command(
             "tpu pipeline run dev gs://my-project-raw/corpus/ --yes",
             prints=r"(?s)submitted as r\d+.*: trained.*JobSet tokens-r\d+ of vision",
-            timeout_s=400,
         ).by("ml-engineer"),
         step.made("corpus/", batches=("SUCCEEDED",), slices=0),
         step.command("tpu job list dev vision", prints=r"tokens-r\d+ .*completed").by("ml-engineer"),

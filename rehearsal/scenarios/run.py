@@ -56,7 +56,6 @@ SCENARIO = Scenario(
                 "after.*its slice is deleted"
             ),
             wait=True,
-            timeout_s=300,
         ),
         step.command("tpu fleet list dev", prints="no nodes"),
         # The same program again, as it is edited: while its hosts boot, and once they work. They take the

@@ -19,7 +19,7 @@ POWER_DOWN = """
 idle=$(sinfo --noheader --Node --format='%N %t' | sed -n 's/ idle$//p' | sort -u | paste -sd,)
 [ -z "$idle" ] || sudo scontrol update "NodeName=$idle" State=POWER_DOWN
 """
-"""Line of an administrator for whom `SuspendTime` is too long."""
+"""Line of an administrator, who is root on a login node, for whom `SuspendTime` is too long."""
 
 
 def nodeset(name: str, accelerator: str, zone: str, hosts: int, **more: object) -> dict[str, object]:
@@ -36,9 +36,9 @@ def submit(run: str, options: str = "", prints: str = r"job \d+") -> Step:
     )
 
 
-def on_login(line: str, prints: str = "", timeout_s: int = 300) -> Step:
+def on_login(line: str, prints: str = "") -> Step:
     """Return the step that runs a line on the login node."""
-    return step.command(f"{SSH} {LOGIN} '{line}'", prints=prints, timeout_s=timeout_s)
+    return step.command(f"{SSH} {LOGIN} '{line}'", prints=prints)
 
 
 def training(run: str, steps: int) -> str:
@@ -79,7 +79,7 @@ SCENARIO = Scenario(
         on_login(
             f"{BUG}; {training('reboots', 150)}; {training('notice', 160)}", prints="(?s)(batch job.*){3}"
         ),
-        step.stop("together", prints="(?s)7: tpu-.*", wait=True, timeout_s=400),
+        step.stop("together", prints="(?s)7: tpu-.*", wait=True),
         # One of the two is never the other's: that one's next start needs a third.
         submit("undisturbed", f"--nodelist='{FIRST}'"),
         submit("preempted", f"--exclude='{FIRST}'"),
@@ -112,15 +112,13 @@ SCENARIO = Scenario(
         step.same("undisturbed", "preempted"),
         step.unchanged("slurm"),
         # The idle slice of the undisturbed job has gone; an administrator doesn't wait for the others.
-        step.command("until ! tpu fleet list dev | grep 'tpu-0 '; do sleep 1; done", timeout_s=120),
-        step.ssh(CONTROLLER, POWER_DOWN).by("platform-engineer"),
+        step.command("until ! tpu fleet list dev | grep 'tpu-0 '; do sleep 1; done"),
+        step.ssh(LOGIN, POWER_DOWN),
         step.destroy("slurm", refused="protected"),
         step.command("pulumi -C infra/layers/slurm state unprotect --all --yes -s dev").by(
             "platform-engineer"
         ),
-        step.command(
-            "until tpu fleet list dev | grep 'no nodes'; do sleep 2; done", prints="no nodes", timeout_s=300
-        ),
+        step.command("until tpu fleet list dev | grep 'no nodes'; do sleep 2; done", prints="no nodes"),
         step.destroy("slurm"),
         *SLURM_LEFT,
     ),

@@ -64,10 +64,11 @@ SCENARIO = Scenario(
             prints=r"(?s)\A(?!.*[3-9] engineer)(?!.*[2-9] researcher)(?=.*2 engineer).*1 researcher",
             timeout_s=600,
         ),
+        # The ten, and the one that read a secret.
         step.ssh(
             LOGIN,
             "sacct --allusers --noheader --parsable2 --allocations --format=user,account,state | sort | uniq -c",
-            prints=r"(?s)5 engineer\|vision\|COMPLETED.*5 researcher\|text\|COMPLETED",
+            prints=r"(?s)6 engineer\|vision\|COMPLETED.*5 researcher\|text\|COMPLETED",
         ),
         # A user whom the settings don't list any more.
         step.settings({"slurm:accounts": [VISION, {**TEXT, "users": []}]}),
@@ -79,7 +80,7 @@ SCENARIO = Scenario(
             sudo -u researcher sbatch --wrap hostname 2>&1 || true
             """,
             prints="(?i)invalid account",
-            timeout_s=300,
+            timeout_s=600,
         ),
         step.destroy("slurm", refused="protected"),
     ),

@@ -52,9 +52,7 @@ SCENARIO = Scenario(
             r"(?s)2 samples, 1 made here.*1 samples, 1 made here.*worker 3 of 4: 4 chips in all.*CpuDevice",
         ),
         read("7. When a host goes", "slices: "),
-        step.command(
-            "until tpu fleet list dev | grep 'no nodes'; do sleep 2; done", prints="no nodes", timeout_s=300
-        ),
+        step.command("until tpu fleet list dev | grep 'no nodes'; do sleep 2; done", prints="no nodes"),
         step.guide(GUIDE, ("8. Down",)),
         *SLURM_LEFT,
     ),

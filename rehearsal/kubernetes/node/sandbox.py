@@ -19,6 +19,7 @@ from rehearsal.hosts.commands import run
 from rehearsal.kubernetes.node import logs
 from rehearsal.kubernetes.plane.control_plane import ADDRESS, BRIDGE, DIES_WITH_US, NETWORK_BITS
 
+_FILES = ("hosts", "nsswitch.conf", "resolv.conf")  # of /etc, by which names are looked up
 _NOT_ROOT = 65532  # the user `nonroot` of distroless images
 
 
@@ -67,6 +68,8 @@ class Sandbox:
         (folder / "resolv.conf").write_text(
             f"nameserver {ADDRESS}\nsearch {namespace}.{domain} {domain} cluster.local\noptions ndots:5\n"
         )
+        # The image's own may be of a machine without a name server.
+        (folder / "nsswitch.conf").write_text("hosts: files dns\n")
         run(["ip", "netns", "add", name])
         port = f"v{name}"
         run(["ip", "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", name])
@@ -143,7 +146,7 @@ def main() -> None:
     _mount("--rbind", "/dev", str(root / "dev"))
     for folder, place, read_only in [
         *spec["mounts"],
-        *([f"{spec['etc']}/{name}", f"/etc/{name}", True] for name in ("hosts", "resolv.conf")),
+        *([f"{spec['etc']}/{name}", f"/etc/{name}", True] for name in _FILES),
     ]:
         target = root / place.lstrip("/")
         target.parent.mkdir(parents=True, exist_ok=True)

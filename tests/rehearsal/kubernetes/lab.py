@@ -7,6 +7,7 @@ Everything that talks to the cluster runs in that thread, or in threads and proc
 from __future__ import annotations
 
 import ctypes
+import shutil
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +21,7 @@ from infra.layers.queue.jobs.jobset import Job, jobset
 from infra.layers.queue.kueue import Team
 from infra.layers.queue.namespace import Volumes
 from infra.layers.queue.ready import checks, denied_by_policy
+from rehearsal.hosts import image
 from rehearsal.kubernetes.errors import ApiServerError
 from rehearsal.kubernetes.node.agent import Agent
 from rehearsal.kubernetes.node.images import controllers
@@ -33,7 +35,7 @@ from tests.limits import HANG_S
 
 _CLONE_NEWNS, _CLONE_NEWNET = 0x00020000, 0x40000000
 MACHINE = "rehearsal/machine"
-"""The image whose files are this machine's."""
+"""The image whose files are this machine's, under those that make a Debian a rehearsed host."""
 HOSTS = 4
 JOBSET = ("jobset.x-k8s.io/v1alpha2", "JobSet")
 WORKLOAD = ("kueue.x-k8s.io/v1beta2", "Workload")
@@ -85,7 +87,10 @@ class Lab:
         self.api = self.control_plane.api
         self.webhook = Webhook(self.control_plane)
         self.webhook.start()
-        stand_ins = {**images, **controllers(), MACHINE: Image(root=Path("/"))}
+        # In a file system of its own: overlayfs takes no layer that is part of another.
+        files = shutil.copytree(Path(image.__file__).with_name("rootfs"), "/run/host", dirs_exist_ok=True)
+        machine = Image(root=Path("/"), layers=(Path(files),))
+        stand_ins = {**images, **controllers(), MACHINE: machine}
         self.agent = Agent(self.api, place / "agent", stand_ins)
         self.agent.start()
         self.add_pool(

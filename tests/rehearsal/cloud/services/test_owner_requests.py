@@ -45,3 +45,14 @@ def test_a_refused_request_is_named(
 ) -> None:
     with pytest.raises(ScenarioFailed, match=message):
         owner.send("v1", f"pubsub.projects.topics.{method}", arguments)
+
+
+def test_a_resource_is_ready_once_its_request_has_returned(owner: Owner) -> None:
+    place = f"projects/{PROJECT}/locations/us-east5"
+    network = {"name": "theirs", "autoCreateSubnetworks": False}
+    owner.send("v1", "compute.networks.insert", {"project": PROJECT, "body": network})
+    cluster = {"name": "theirs", "initialNodeCount": 1, "network": "theirs"}
+    create = {"parent": place, "body": {"cluster": cluster}}
+    assert owner.send("v1", "container.projects.locations.clusters.create", create)["status"] == "DONE"
+    update = {"name": f"{place}/clusters/theirs", "body": {"update": {"desiredLoggingService": "none"}}}
+    assert owner.send("v1", "container.projects.locations.clusters.update", update)["status"] == "DONE"
