@@ -97,7 +97,7 @@ class Queue:
         lab.api.apply_all(self._objects, "tests")
         for team in self._teams:
             lab.api.apply_all(list(namespace.objects(team, [], "trainer", None, Volumes("bucket"))), "tests")
-        lab.until(self._is_ready, "the nodes", 120)
+        lab.until(self._is_ready, "the nodes")
         for version, kind in (WORKLOAD, ("v1", "Pod")):
             threading.Thread(target=self._watch, args=(version, kind), daemon=True).start()
 

@@ -404,7 +404,7 @@ def _introduce(
     (row,) = slices_price.rows([member])
     folder = item["checkpointFolder"]
     query = {"prefix": f"{folder}/", "fields": "items(name),nextPageToken", "maxResults": "1"}
-    earlier = next(run.fleet.google.items(f"{client.STORAGE}/storage/v1/b/{bucket}/o", "items", query), None)
+    earlier = next(run.fleet.google.items(f"{client.bucket_url(bucket)}/o", "items", query), None)
     zones = " or ".join([*item["zones"], *item.get("fallbackZones", ())])
     paid = "spot" if member.spot else "on demand"
     stops = item.get(STOP_WHEN_DONE)

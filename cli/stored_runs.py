@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from infra.catalog import CATALOG
 from infra.errors import CommandError
-from infra.google.client import STORAGE, Client, RequestError, about, object_url
+from infra.google.client import Client, RequestError, about, bucket_url, object_url
 from infra.google.failures import Kind
 from infra.layers.storage.settings import StorageSettings
 from infra.settings.schema import Settings
@@ -45,7 +45,7 @@ class BucketReader:
     def sizes(self, prefix: str) -> dict[str, int]:
         """See `Reader.sizes`."""
         query = {"prefix": self._folder + prefix, "fields": "items(name,size),nextPageToken"}
-        items = self._client.items(f"{STORAGE}/storage/v1/b/{self._bucket}/o", "items", query)
+        items = self._client.items(f"{bucket_url(self._bucket)}/o", "items", query)
         return {item["name"].removeprefix(self._folder): int(item["size"]) for item in items}
 
 
@@ -91,7 +91,7 @@ class Runs:
         query = {"prefix": _FOLDER, "delimiter": "/", "fields": "prefixes,nextPageToken"}
         try:
             with about(self.url):
-                pages = [*self._client.pages(f"{STORAGE}/storage/v1/b/{self._bucket}/o", query)]
+                pages = [*self._client.pages(f"{bucket_url(self._bucket)}/o", query)]
         except RequestError as error:
             if error.failure.kind is not Kind.MISSING:
                 raise

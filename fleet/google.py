@@ -169,7 +169,7 @@ class Google(Client):
     def saved(self, prefix: str) -> dict[str, int]:
         """Return that bucket's objects by prefix, with their generations. Raises RequestError."""
         query = {"prefix": prefix, "fields": "items(name,generation),nextPageToken", "maxResults": "1000"}
-        result = self.items(f"{client.STORAGE}/storage/v1/b/{self.controller_bucket}/o", "items", query)
+        result = self.items(f"{client.bucket_url(self.controller_bucket)}/o", "items", query)
         return {str(item["name"]): int(item["generation"]) for item in result}
 
     def caller(self) -> dict[str, str]:
@@ -189,7 +189,7 @@ class Google(Client):
         fields = "items(name,updated,metadata),nextPageToken"
         query = {"prefix": prefix, "fields": fields, "maxResults": "1000"}
         with client.about(f"gs://{self.bucket}/{prefix}"):
-            return list(self.items(f"{client.STORAGE}/storage/v1/b/{self.bucket}/o", "items", query))
+            return list(self.items(f"{client.bucket_url(self.bucket)}/o", "items", query))
 
     def _node(self, zone: str, name: str) -> str:
         return self.tpu(f"locations/{zone}/nodes/{name}")

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from infra.google.client import STORAGE, Client, RequestError, about, object_url, or_none
+from infra.google.client import Client, RequestError, about, bucket_url, object_url, or_none
 from infra.google.failures import Kind
 from infra.layers.pipeline import paths
 from infra.layers.pipeline.settings import PipelineSettings
@@ -265,7 +265,7 @@ class Store:
     def _items(
         self, bucket: str, query: Mapping[str, str], fields: str, folder: str = ""
     ) -> Iterator[Mapping[str, Any]]:
-        url = f"{STORAGE}/storage/v1/b/{bucket}/o"
+        url = f"{bucket_url(bucket)}/o"
         with about(f"gs://{bucket}/{folder or query.get('prefix', '')}"):
             yield from self._client.items(url, "items", {**query, "fields": f"items({fields}),nextPageToken"})
 

@@ -232,14 +232,14 @@ def _unfinished(project: str, labels: dict[str, str]) -> Iterator[tuple[str, str
 
     Raises CommandError for a record that can't be read.
     """
-    from infra.google.client import STORAGE, Client, RequestError
+    from infra.google.client import Client, RequestError, bucket_url
 
     if "bucket" not in labels:
         raise CommandError("an older version has made the stack\n    fix: tpu up ENV pipeline; then again")
     client, bucket = Client(project), labels["bucket"]
     query = {"prefix": f"{labels['folder']}/", "fields": "items(name),nextPageToken"}
     try:
-        items = [*client.items(f"{STORAGE}/storage/v1/b/{bucket}/o", "items", query)]
+        items = [*client.items(f"{bucket_url(bucket)}/o", "items", query)]
     except RequestError as error:
         if error.failure.kind is not Kind.MISSING:
             raise

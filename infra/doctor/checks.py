@@ -32,7 +32,7 @@ from infra.google.role import On, Role
 from infra.layers.monitoring.settings import MonitoringSettings
 from infra.layers.pipeline import handoff
 from infra.layers.pipeline.settings import PipelineSettings
-from infra.layers.storage.names import controller_bucket, service_account_email
+from infra.layers.storage.names import controller_bucket, service_account_email, steps_bucket
 from infra.layers.storage.settings import StorageSettings
 from infra.layers.tpu.published import OF_HOSTS, unpublished
 from infra.settings.schema import Settings, keys_of
@@ -85,7 +85,7 @@ def checks(target: Target) -> list[tuple[str, Check]]:
         return partial(_permissions, target, needed, url, what)
 
     def bucket(on: On, name: str) -> Check:
-        return may(on, f"{client.STORAGE}/storage/v1/b/{name}", f"gs://{name}")
+        return may(on, client.bucket_url(name), f"gs://{name}")
 
     return [
         ("login", partial(_login, target)),
@@ -102,6 +102,7 @@ def checks(target: Target) -> list[tuple[str, Check]]:
         )),
         ("bucket", bucket("checkpoint bucket", target.settings[StorageSettings].bucket_name)),
         ("controller's bucket", bucket("controller's bucket", controller_bucket(target.settings))),
+        ("steps bucket", bucket("steps bucket", steps_bucket(target.settings))),
         *([("secrets", partial(secrets.check, target.google, target.settings))]
           if target.settings[StorageSettings].secrets else ()),
         *([("images", partial(images.check, target.google, target.settings))]

@@ -16,7 +16,7 @@ from infra.engine.roles import ACCOUNTS, roles
 from infra.engine.settings import from_file
 from infra.google.role import Role
 from infra.layers.monitoring.settings import MonitoringSettings
-from infra.layers.storage.names import controller_bucket, service_account_id
+from infra.layers.storage.names import controller_bucket, service_account_id, steps_bucket
 from infra.layers.storage.settings import StorageSettings
 from infra.settings.schema import Settings
 
@@ -30,6 +30,7 @@ def resource(role: Role, settings: Settings) -> str:
         "hosts' account": service_account_id(settings),
         "checkpoint bucket": f"projects/_/buckets/{settings[StorageSettings].bucket_name}",
         "controller's bucket": f"projects/_/buckets/{controller_bucket(settings)}",
+        "steps bucket": f"projects/_/buckets/{steps_bucket(settings)}",
         "billing account": f"billingAccounts/{_billing_account(settings)}",
     }[role.on]
 

@@ -28,6 +28,10 @@ _OF: dict[str, tuple[Role, ...]] = {
         Role("roles/storage.objectUser", "statuses of hosts, results of jobs", OBJECTS, "checkpoint bucket"),
         Role("roles/storage.objectUser", "the fleet's state", OBJECTS, "controller's bucket"),
         Role(
+            "roles/storage.objectViewer", "checkpoints of jobs that run",
+            ("storage.objects.get", "storage.objects.list"), "steps bucket",
+        ),
+        Role(
             "roles/serviceusage.serviceUsageConsumer", "the project's quota for requests; enabled APIs",
             ("serviceusage.quotas.get", "serviceusage.services.list", "serviceusage.services.use"),
         ),

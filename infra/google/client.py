@@ -145,7 +145,7 @@ class Client:
         Raises RequestError, of kind INVALID if somebody else has written since. After a lost answer the
         object has `content` already: that is the new generation.
         """
-        url = f"{STORAGE}/upload/storage/v1/b/{bucket}/o"
+        url = f"{bucket_url(bucket)}/o".replace("/storage/v1/", "/upload/storage/v1/")
         query = {"uploadType": "media", "name": name, "ifGenerationMatch": str(generation)}
         try:
             return int(self.json("POST", url, query, content)["generation"])
@@ -236,7 +236,7 @@ def permissions_held(client: Client, resource: str, permissions: Iterable[str]) 
     https://cloud.google.com/storage/docs/json_api/v1/buckets/testIamPermissions
     """
     desired = {"permissions": sorted(permissions)}
-    if resource.startswith(f"{STORAGE}/"):
+    if resource.startswith(bucket_url("")):
         answer = client.json("GET", f"{resource}/iam/testPermissions", desired)
     else:
         answer = client.json("POST", f"{resource}:testIamPermissions", body=desired)
@@ -258,9 +258,14 @@ def tpu_api() -> str:
     return os.environ.get("GOOGLE_TPU_V2_CUSTOM_ENDPOINT", f"{TPU}/v2/")
 
 
+def bucket_url(bucket: str) -> str:
+    """URL of a bucket; the variable of Pulumi's provider overrides that of the API."""
+    return f"{os.environ.get('GOOGLE_STORAGE_CUSTOM_ENDPOINT', f'{STORAGE}/storage/v1/')}b/{bucket}"
+
+
 def object_url(bucket: str, name: str) -> str:
     """URL of an object: https://cloud.google.com/storage/docs/json_api/v1/objects"""
-    return f"{STORAGE}/storage/v1/b/{bucket}/o/{quote(name, safe='')}"
+    return f"{bucket_url(bucket)}/o/{quote(name, safe='')}"
 
 
 def _login() -> requests.Session | Failure:

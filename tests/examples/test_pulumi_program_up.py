@@ -19,14 +19,14 @@ SLICES = "  tpu:slices:\n"
 def _lab(tmp_path: Path) -> Iterator[Lab]:
     lab = Lab(tmp_path)
     del lab.environment["PULUMI_BACKEND_URL"]
-    lab.environment["HOME"] = str(tmp_path)
     yield lab
     lab.close()
 
 
 def typed(lab: Lab, line: str, folder: Path) -> str:
-    """Run a printed line; `pulumi up` would ask."""
+    """Run a printed line; `pulumi up` would ask, and `--local` is the home of the password database."""
     line = line.replace("CLONE", str(ROOT)).replace("pulumi up", "pulumi up --yes --skip-preview")
+    line = line.replace("--local", f"file://{lab.folder / 'state'}")
     done = subprocess.run(
         ["bash", "-ec", line],
         cwd=folder, env=lab.environment, text=True, check=False, stdin=subprocess.DEVNULL,

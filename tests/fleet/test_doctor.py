@@ -87,7 +87,7 @@ class Clinic(Emulated):
         zones = (*sorted(ZONES), "us-east5-c")  # the last has no v6e
         super().__init__(folder, PROJECT, NoHosts(), enabled_apis=apis, zones=zones)
         owner = self.session(TOKEN)
-        for name in (BUCKET, f"{BUCKET}-fleet"):
+        for name in (BUCKET, f"{BUCKET}-fleet", f"{BUCKET}-steps"):
             made = owner.post(f"{STORAGE}/storage/v1/b?project={PROJECT}", json={"name": name})
             assert made.ok, made.text
         put = f"{STORAGE}/upload/storage/v1/b/{BUCKET}/o"

@@ -215,6 +215,23 @@ def test_a_missing_object_is_none_and_a_lost_race_is_said(cloud: Cloud, client_:
     assert cloud.requests[-1][2]["ifGenerationMatch"] == ["3"]
 
 
+def test_requests_to_cloud_storage_go_to_its_private_endpoint(
+    cloud: Cloud, client_: Google, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GOOGLE_STORAGE_CUSTOM_ENDPOINT", f"{client.STORAGE}/private/storage/v1/")
+    cloud.answers = lambda *_: (200, {"generation": "7"}, {})
+    client_.saved("a/")
+    client_.is_there("a")
+    client_.upload("b", "a", b"", 0)
+    client.permissions_held(client_, client.bucket_url("b"), [])
+    assert [path for _, path, _ in cloud.requests] == [
+        "/private/storage/v1/b/b-fleet/o",
+        "/private/storage/v1/b/b/o/a",
+        "/private/upload/storage/v1/b/b/o",
+        "/private/storage/v1/b/b/iam/testPermissions",
+    ]
+
+
 def test_the_words_of_several_workers_are_one() -> None:
     def item(name: str, at: str, **output: str) -> dict[str, Any]:
         return {"name": name, "updated": f"2026-11-21T11:00:{at}Z", "metadata": output}

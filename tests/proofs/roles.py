@@ -35,6 +35,7 @@ TYPED = {
     "roles/tpu.admin": ("recover", "dev", "--yes"),
     "roles/iam.serviceAccountUser": ("recover", "dev", "--yes"),
     "roles/logging.viewer": ("doctor", "dev"),
+    "roles/storage.objectViewer": ("doctor", "dev"),
     "roles/compute.osAdminLogin": ("exec", "dev", "--partial", "--", "true"),
     "roles/iap.tunnelResourceAccessor": ("exec", "dev", "--partial", "--", "true"),
 }

@@ -145,7 +145,9 @@ def _verify(options: argparse.Namespace, activations: Activations) -> int:
         count = max(about.shards for about in shards.values())
         absent = sorted(set(range(1, count + 1)) - shards.keys())
         if missing := [number for number in absent if shard_name(worker, number) not in unread]:
-            problems.append(f"tpu_{worker}: shards {_first_few(missing)} of {count} are missing")
+            problems.append(
+                f"tpu_{worker}: {len(missing)} of {count} shards are missing: {_first_few(missing)}"
+            )
     if options.json:
         report = {"shards": len(activations.names), "documents": len(held), "problems": problems}
         print(json.dumps(report))

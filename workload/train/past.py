@@ -221,6 +221,7 @@ def complete_step(store: Store, step: int | str | None) -> int:
         return best.require(store, complete)
     if not complete or (step is not None and step not in complete):
         desired = "no complete checkpoint" if step is None else f"no complete checkpoint {step}"
-        fix = f"one of {list(complete)}" if complete else "continue its training"
+        unfinished = "continue its training; while it runs on a slice, its checkpoints are in $STEPS_BUCKET"
+        fix = f"one of {list(complete)}" if complete else unfinished
         raise RunError(f"{store.url}: {desired}\n    fix: {fix}")
     return complete[-1] if step is None else int(step)

@@ -8,8 +8,10 @@ objects; there a lock ends by itself, or by `pulumi cancel`.
 
 import json
 import os
+import pwd
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -81,9 +83,18 @@ def torn(pulumi: Pulumi, layer: str) -> list[Path]:
 
 
 def _folder(backend: str) -> Path | None:
-    """Return a backend's folder; `file://~` and `file://.` are spellings of `pulumi login`."""
+    """Return a backend's folder; `file://~` and `file://.` are spellings of `pulumi login`.
+
+    Pulumi takes `~` from the password database, and HOME where that lacks the user.
+    """
     parts = urlsplit(backend)
-    return Path(f"{parts.netloc}{parts.path}").expanduser() if parts.scheme == "file" else None
+    if parts.scheme != "file":
+        return None
+    text = f"{parts.netloc}{parts.path}"
+    if text.startswith("~"):
+        with suppress(KeyError):
+            text = f"{pwd.getpwuid(os.getuid()).pw_dir}{text[1:]}"
+    return Path(text).expanduser()
 
 
 def _texts(backend: str, folder: str) -> Iterator[bytes]:

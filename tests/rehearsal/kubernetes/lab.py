@@ -101,7 +101,7 @@ class Lab:
             self.api.apply_all(documents((folder(QUEUE) / f"{file}.yaml").read_text()), "tests")
         self.until(lambda: all(
             item.get("status", {}).get("readyReplicas") for item in self.api.list("apps/v1", "Deployment")
-        ), "Kueue and JobSet", 180)  # fmt: skip
+        ), "Kueue and JobSet")  # fmt: skip
         self.began_s = self.control_plane.ready_s, time.monotonic() - begun
 
     def ready(self) -> None:
@@ -117,7 +117,7 @@ class Lab:
                 return error.status < 500
             return True
 
-        self.until(answer, "Kueue and JobSet", 180)
+        self.until(answer, "Kueue and JobSet")
 
     def close(self) -> None:
         self.agent.stop()
@@ -205,7 +205,6 @@ class Lab:
                     )
                 ),
                 f"the end of {job.name}",
-                60,
             )
 
     def until(self, is_so: Callable[[], Any], what: str, seconds: float = HANG_S) -> Any:

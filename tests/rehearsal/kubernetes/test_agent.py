@@ -33,7 +33,7 @@ def test_a_pod_that_is_deleted_while_its_node_shuts_down_is_gone_with_the_node(
         answer = lab.api.get("v1", "Pod", name, "default")
         return "gone" if answer is None else str(answer["status"]["phase"])
 
-    lab.until(lambda: phase() == "Running", "the pod", 60)
+    lab.until(lambda: phase() == "Running", "the pod")
     time.sleep(0.5)  # until its shell has set the trap
     if not watched:
         monkeypatch.setattr(lab.agent, "_take", lambda event, pod: None)

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 
@@ -78,13 +79,27 @@ def preemptors(queue: Queue) -> list[str]:
     return [change.by for change in queue.history.changes if change.by]
 
 
+def conditions(lab: Lab) -> list[dict[str, bool]]:
+    """Return the conditions of each job's workload."""
+    return [
+        {item["type"]: item["status"] == "True" for item in workload.get("status", {}).get("conditions", ())}
+        for workload in lab.api.list(*WORKLOAD)
+    ]
+
+
+def judged(lab: Lab, count: int) -> bool:
+    """Return True if so many jobs have been admitted, or refused for now."""
+    return sum("QuotaReserved" in item for item in conditions(lab)) == count
+
+
 def settle(cluster: Lab, queue: Queue) -> None:
-    """Wait until no job has preempted another for a while."""
+    """Wait until no job has preempted another for a while, and none that is preempted holds its quota."""
 
     def quiet() -> bool:
         before = preemptors(queue)
         time.sleep(QUIET_S)
-        return preemptors(queue) == before
+        ending = any(item.get("Evicted") and item.get("QuotaReserved") for item in conditions(cluster))
+        return preemptors(queue) == before and not ending
 
     cluster.until(quiet, "an end of preemptions")
 
@@ -94,9 +109,9 @@ def test_jobs_of_several_sizes_and_priorities_dont_preempt_one_another_in_turn(
 ) -> None:
     """With LessThanInitialShare `lent` preempts `wide`, `own` reclaims its quota, `wide` preempts `own`."""
     works = [job("wide", MANY, "high", 4), job("own", MANY, "medium", 2), job("lent", GUESTS, "low", 4)]
-    for work in works:
+    for count, work in enumerate(works, 1):
         queue.submit([work])
-        time.sleep(2)
+        cluster.until(partial(judged, cluster, count), f"{count} jobs that were admitted or refused for now")
     settle(cluster, queue)
     print(f"three jobs: {len(preemptors(queue))} preemptions")
     for work in works:

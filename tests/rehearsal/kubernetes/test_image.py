@@ -97,7 +97,7 @@ def test_a_job_trains_in_an_image_of_the_bundle(
         assert answer is not None
         return str(answer.get("status", {}).get("terminalState", ""))
 
-    lab.until(ended, "the job's end", 300)
+    lab.until(ended, "the job's end")
     assert ended() == "Completed", printed()
     assert "WORKER_COUNT=1" in printed(), "the launcher's"
     final = json.loads((shared / "results" / "runs" / "tiny" / "final.json").read_text())

@@ -47,7 +47,7 @@ def _empty(queue: Lab) -> Iterator[None]:
             jobs = as_user(queue, who, team)
             for status in jobs.all():
                 jobs.cancel(status.name)
-            queue.until(lambda jobs=jobs: not jobs.all(), "an empty queue", 60)  # type: ignore[misc]
+            queue.until(lambda jobs=jobs: not jobs.all(), "an empty queue")  # type: ignore[misc]
 
     INSIDE.submit(clean).result()
 
@@ -71,10 +71,10 @@ def job(name: str, line: list[str], team: Team = VISION, **more: Any) -> Job:
 def test_a_job_is_submitted_seen_in_its_place_and_cancelled(queue: Lab) -> None:
     vision, speech = as_user(queue, ADA, VISION), as_user(queue, BEN, SPEECH)
     vision.submit(job("first", WAIT))
-    queue.until(lambda: (status := vision.status("first")) and status.state == RUNNING, "the first job", 60)
+    queue.until(lambda: (status := vision.status("first")) and status.state == RUNNING, "the first job")
     speech.submit(job("second", WAIT, SPEECH))
     speech.submit(job("third", WAIT, SPEECH, priority="high"))
-    queue.until(lambda: (status := speech.status("third")) and status.state == RUNNING, "preemption", 60)
+    queue.until(lambda: (status := speech.status("third")) and status.state == RUNNING, "preemption")
     queue.until(
         lambda: (status := vision.status("first")) and status.position == 1, "the preempted job's place", 30
     )
@@ -96,14 +96,14 @@ def test_a_job_is_submitted_seen_in_its_place_and_cancelled(queue: Lab) -> None:
 def test_how_a_job_ended_is_seen_with_what_it_printed(queue: Lab) -> None:
     vision = as_user(queue, ADA, VISION)
     vision.submit(job("good", ["sh", "-c", "echo 'one …'; echo two $JOB_WORKER"]))
-    queue.until(lambda: (status := vision.status("good")) and status.state == COMPLETED, "the good job", 60)
+    queue.until(lambda: (status := vision.status("good")) and status.state == COMPLETED, "the good job")
     pod = vision.worker("good", 2)
     assert pod
     lines = list(vision.log(pod))
     assert [text for _, text in lines] == ["one …", "two 2"]
     assert [text for _, text in vision.log(pod, since=lines[0][0])] == ["two 2"]
     vision.submit(job("bad", ["sh", "-c", "exit 3"]))
-    queue.until(lambda: (status := vision.status("bad")) and status.state == FAILED, "the bad job", 60)
+    queue.until(lambda: (status := vision.status("bad")) and status.state == FAILED, "the bad job")
     ended = vision.status("bad")
     assert ended is not None
     assert (ended.restarts, bool(ended.why)) == (0, True)
@@ -115,7 +115,6 @@ def test_what_holds_a_jobs_pods_is_named(queue: Lab) -> None:
     queue.until(
         lambda: (status := vision.status("held")) and status.state == STARTING and status.why,
         "the reason",
-        60,
     )
     held = vision.status("held")
     assert held is not None
@@ -175,7 +174,7 @@ def test_kubectl_alone_applies_sees_and_deletes_what_the_command_writes(queue: L
 
     assert "by-kubectl serverside-applied" in kubectl("apply --server-side -f job.yaml")
     vision = as_user(queue, ADA, VISION)
-    queue.until(lambda: (status := vision.status("by-kubectl")) and status.state == RUNNING, "the job", 60)
+    queue.until(lambda: (status := vision.status("by-kubectl")) and status.state == RUNNING, "the job")
     # Once more: Kueue has placed it, and the manifest's node selector isn't the manifest's any more.
     assert 'conflict with "kueue"' in kubectl("apply --server-side -f job.yaml", 1)
     shown = kubectl("-n vision get jobsets,workloads")
@@ -184,7 +183,7 @@ def test_kubectl_alone_applies_sees_and_deletes_what_the_command_writes(queue: L
     assert kubectl("-n vision logs -l jobset.sigs.k8s.io/jobset-name=by-kubectl").split() == ["ready"] * HOSTS
     kubectl("-n vision delete jobset by-kubectl")
     # The garbage collector learns new kinds every 30 s.
-    queue.until(lambda: not vision.all() and not queue.api.list("v1", "Pod", "vision"), "its pods' end", 90)
+    queue.until(lambda: not vision.all() and not queue.api.list("v1", "Pod", "vision"), "its pods' end")
 
 
 def test_a_name_is_taken_once(queue: Lab) -> None:
@@ -248,7 +247,7 @@ def test_the_gate_waits_until_the_webhooks_answer(queue: Lab, monkeypatch: pytes
     assert queue.api.get("kueue.x-k8s.io/v1beta2", "ResourceFlavor", "ready-check") is None, "a dry run"
     queue.api.delete(queue.api.place("apps/v1", "Deployment", "jobset-system", "jobset-controller-manager"))
     try:
-        queue.until(lambda: not queue.api.list("v1", "Pod", "jobset-system"), "the controller's end", 60)
+        queue.until(lambda: not queue.api.list("v1", "Pod", "jobset-system"), "the controller's end")
         with pytest.raises(InfraError, match=r"the cluster took no JobSet within 3 s: .*jobset"):
             wait("p", place, 3)
     finally:

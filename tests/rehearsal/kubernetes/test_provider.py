@@ -228,7 +228,7 @@ def test_the_api_server_dies_in_the_middle(cluster: Lab, stack: Stack) -> None:
     with (stack.folder / "log").open("w+") as log:
         line = stack.line("up", "--yes", "--skip-preview")
         process = subprocess.Popen(line, cwd=stack.folder, env=stack.environment, stdout=log, stderr=log)
-        cluster.until(lambda: held(cluster, "chain-3"), "the first objects", 60)
+        cluster.until(lambda: held(cluster, "chain-3"), "the first objects")
         cluster.control_plane.restart("kube-apiserver")
         assert process.wait(HANG_S) != 0
         printed = (stack.folder / "log").read_text()
@@ -245,7 +245,7 @@ def test_a_rollout_is_waited_for_while_the_api_server_restarts(cluster: Lab, sta
     with (stack.folder / "log").open("w+") as log:
         line = stack.line("up", "--yes", "--skip-preview")
         process = subprocess.Popen(line, cwd=stack.folder, env=stack.environment, stdout=log, stderr=log)
-        cluster.until(lambda: cluster.api.get("apps/v1", "Deployment", "slow", "default"), "it", 60)
+        cluster.until(lambda: cluster.api.get("apps/v1", "Deployment", "slow", "default"), "it")
         cluster.control_plane.restart("kube-apiserver")
         assert process.wait(HANG_S) == 0, (stack.folder / "log").read_text()
     live = cluster.api.get("apps/v1", "Deployment", "slow", "default")

@@ -80,13 +80,13 @@ def test_jobs_of_two_teams_queue_and_a_higher_priority_preempts(queue: Lab) -> N
     pending = queue.api.request("GET", place)["items"]
     assert [work["localQueueName"] for work in pending] == ["default"]
     queue.submit(urgent)
-    queue.until(lambda: queue.running(urgent), "the urgent job", 60)
+    queue.until(lambda: queue.running(urgent), "the urgent job")
     assert not queue.pods(first, "Running"), "it was preempted"
     queue.remove(urgent)
-    queue.until(lambda: queue.running(first), "the preempted job again", 60)
+    queue.until(lambda: queue.running(first), "the preempted job again")
     assert queue.status(first).get("restarts", 0) == 0
     queue.remove(first)
-    queue.until(lambda: queue.running(both), "the job of two slices", 60)
+    queue.until(lambda: queue.running(both), "the job of two slices")
     queue.remove(both)
 
 
@@ -126,11 +126,11 @@ def test_an_exit_status_that_speaks_of_another_worker_restarts_the_job(
     """75: all saved, since one has notice. The others: one was lost, which may be the fault of the job."""
     work = job(f"status-{status_}", VISION, ["sh", "-c", f"sleep 1; exit {status_}"], restarts=1)
     queue.submit(work)
-    queue.until(lambda: queue.status(work).get("restarts", 0) >= 1, "its restart", 60)
+    queue.until(lambda: queue.status(work).get("restarts", 0) >= 1, "its restart")
     answer = queue.status(work)
     assert answer.get("restartsCountTowardsMax", 0) == (answer["restarts"] if counted else 0)
     if counted:
-        queue.until(lambda: queue.ended(work) == "Failed", "the end of its restarts", 60)
+        queue.until(lambda: queue.ended(work) == "Failed", "the end of its restarts")
     queue.remove(work)
 
 
@@ -143,7 +143,7 @@ def test_a_machine_that_comes_back_under_its_name_ends_what_ran_on_it(queue: Lab
     nodes = sorted(pod["spec"]["nodeName"] for pod in queue.pods(work, "Running"))
     queue.agent.lose(*nodes)
     queue.add_pool(pool("train-0" if "train-0" in nodes[0] else "train-1"))
-    queue.until(lambda: replaced(queue, work, before), "the job again", 60)
+    queue.until(lambda: replaced(queue, work, before), "the job again")
     answer = queue.status(work)
     assert (answer["restarts"], answer["restartsCountTowardsMax"]) == (1, 1)
     queue.remove(work)
@@ -158,7 +158,7 @@ def test_maintenance_spends_no_restart(queue: Lab) -> None:
     eviction = {"apiVersion": "policy/v1", "kind": "Eviction",
                 "metadata": {"name": victim, "namespace": VISION.namespace}}  # fmt: skip
     queue.api.request("POST", queue.api.place("v1", "Pod", VISION.namespace, victim) + "/eviction", eviction)
-    queue.until(lambda: replaced(queue, work, before), "the job again", 60)
+    queue.until(lambda: replaced(queue, work, before), "the job again")
     answer = queue.status(work)
     assert (answer["restarts"], answer.get("restartsCountTowardsMax", 0)) == (1, 0)
     queue.remove(work)
@@ -174,8 +174,8 @@ def test_a_job_goes_on_while_the_api_server_is_restarted(queue: Lab) -> None:
     queue.remove(work)  # by the agent's new watch
     after = job("after", VISION, ["true"])
     # JobSet's controller ends where it loses its lease, and comes back with its webhook.
-    queue.until(lambda: accepted(queue, after), "a job after the restart", 90)
-    queue.until(lambda: queue.ended(after) == "Completed", "its end", 90)
+    queue.until(lambda: accepted(queue, after), "a job after the restart")
+    queue.until(lambda: queue.ended(after) == "Completed", "its end")
     queue.remove(after)
 
 
@@ -194,17 +194,17 @@ def test_whether_a_job_for_other_pools_waits_behind_one_that_doesnt_fit(
     behind = job(f"{name}-behind", VISION, WAIT, selector=zone_b)
     other = job(f"{name}-other", SPEECH, WAIT, selector=zone_a)
     queue.submit(both)
-    queue.until(lambda: queue.running(both), "the job on all pools of its kind", 60)
+    queue.until(lambda: queue.running(both), "the job on all pools of its kind")
     queue.submit(behind)
     time.sleep(2)
     queue.submit(other)
     if passes:
-        queue.until(lambda: queue.running(other), "the job for other pools", 60)
+        queue.until(lambda: queue.running(other), "the job for other pools")
     else:
         time.sleep(5)
         assert not queue.pods(other, "Running")
         queue.remove(both)
-        queue.until(lambda: queue.running(behind) and queue.running(other), "both that waited", 60)
+        queue.until(lambda: queue.running(behind) and queue.running(other), "both that waited")
     queue.remove(behind, other, *([both] if passes else []))
     queue.api.apply_all(list(objects([output("train-0"), output("train-1")])), "tests")
 
@@ -221,10 +221,10 @@ def test_a_teams_quota_comes_back_from_a_team_that_borrows_it(queue: Lab) -> Non
     borrowing = [job(f"borrows-{number}", OWN[1], WAIT, priority="high") for number in range(2)]
     for work in borrowing:
         queue.submit(work)
-    queue.until(lambda: all(queue.running(work) for work in borrowing), "a team on both pools", 60)
+    queue.until(lambda: all(queue.running(work) for work in borrowing), "a team on both pools")
     own = job("own", OWN[0], WAIT, priority="low")
     queue.submit(own)
-    queue.until(lambda: queue.running(own), "the job of the team whose quota it is", 90)
+    queue.until(lambda: queue.running(own), "the job of the team whose quota it is")
     assert sum(queue.running(work) for work in borrowing) == 1
     queue.remove(own, *borrowing)
     queue.api.apply_all(list(objects(known)), "tests")
@@ -246,10 +246,10 @@ def test_a_team_may_not_take_a_priority_that_its_settings_leave_out(queue: Lab) 
         queue.remove(refused)
         return ""
 
-    queue.until(lambda: "this team may use low or medium" in refusal("high"), "the policy", 60)
+    queue.until(lambda: "this team may use low or medium" in refusal("high"), "the policy")
     assert "this team may use" not in refusal("medium")
     for policy in policies:
         queue.api.delete(
             queue.api.place(policy["apiVersion"], policy["kind"], name=policy["metadata"]["name"])
         )
-    queue.until(lambda: "this team may use" not in refusal("high"), "the policy's end", 60)
+    queue.until(lambda: "this team may use" not in refusal("high"), "the policy's end")

@@ -94,16 +94,16 @@ def test_a_slice_that_google_has_not_got_comes_later_and_goes_when_idle(
         autoscaler.look(google.pools(), RATE)
         return answer
 
-    lab.until(lambda: looked(google.refused >= 2), "refusals", 60)
+    lab.until(lambda: looked(google.refused >= 2), "refusals")
     waiting = lab.pods(work)
     assert bool(waiting) is (how == "flex-start"), "a queued job has no pods until its nodes are there"
     requests = lab.api.list("autoscaling.x-k8s.io/v1", "ProvisioningRequest", TEAM.namespace)
     assert len(requests) == (how == "queued")
     google.chips, begun = True, time.monotonic()
-    lab.until(lambda: looked(lab.ended(work) == "Completed"), "the job's end", 90)
+    lab.until(lambda: looked(lab.ended(work) == "Completed"), "the job's end")
     print(f"{how}: completed {time.monotonic() - begun:.1f} s after there were chips")
     lab.remove(work)
-    lab.until(lambda: looked(not any(google.sizes.values())), "the end of the idle slice", 60)
+    lab.until(lambda: looked(not any(google.sizes.values())), "the end of the idle slice")
 
 
 def test_a_request_for_nodes_that_does_not_say_for_how_long_gets_none(google: Google, lab: Lab) -> None:
@@ -122,6 +122,6 @@ def test_a_request_for_nodes_that_does_not_say_for_how_long_gets_none(google: Go
         ]
         return [item["message"] for item in conditions if item["type"] == "Failed"]
 
-    lab.until(lambda: any("maxRunDurationSeconds" in text for text in failures()), "the failure", 60)
+    lab.until(lambda: any("maxRunDurationSeconds" in text for text in failures()), "the failure")
     assert not any(google.sizes.values())
     lab.remove(work)

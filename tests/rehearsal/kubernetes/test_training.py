@@ -88,18 +88,18 @@ def test_a_preempted_job_ends_where_an_undisturbed_one_ends(queue: Lab, shared: 
         return queue.ended(work) == "Completed"
 
     still = submit(queue, "still", shared)
-    queue.until(lambda: completed(still), "the undisturbed run", 240)
+    queue.until(lambda: completed(still), "the undisturbed run")
     preempted = submit(queue, "preempted", shared)
-    queue.until(lambda: last(shared, "preempted") >= 10, "its 10th step", 240)
+    queue.until(lambda: last(shared, "preempted") >= 10, "its 10th step")
     before = {pod["spec"]["nodeName"] for pod in queue.pods(preempted)}
     assert not completed(preempted), "it is in the middle"
     begun = time.monotonic()
     queue.preempt(*before)
     saved = last(shared, "preempted")
     assert 10 <= saved < STEPS
-    queue.until(lambda: last(shared, "preempted") > saved, "training again", 240)
+    queue.until(lambda: last(shared, "preempted") > saved, "training again")
     print(f"preempted after step {saved}; five steps later {time.monotonic() - begun:.1f} s after the notice")
-    queue.until(lambda: completed(preempted), "the preempted run", 240)
+    queue.until(lambda: completed(preempted), "the preempted run")
     after = {pod["spec"]["nodeName"] for pod in queue.pods(preempted)}
     assert not after & before
     assert len(losses(shared, "still")) == STEPS

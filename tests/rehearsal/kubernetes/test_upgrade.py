@@ -197,7 +197,6 @@ def create(lab: Lab, *jobs: Job) -> None:
         lab.until(
             lambda manifest=manifest: tried(lambda: lab.api.create(manifest)),  # type: ignore[misc]
             f"{work.name} accepted",
-            60,
         )
 
 
@@ -213,7 +212,7 @@ def tried(change: Callable[[], object]) -> bool:
 
 
 def apply(lab: Lab, made: Sequence[Object]) -> None:
-    lab.until(lambda: tried(lambda: lab.api.apply_all(made, "tests")), "the queue's objects", 60)
+    lab.until(lambda: tried(lambda: lab.api.apply_all(made, "tests")), "the queue's objects")
 
 
 def space(team: Team) -> list[Object]:
@@ -230,7 +229,7 @@ def test_a_newer_kueue_takes_over_what_an_older_one_left(cluster: Lab, stack: St
     install(stack, storing(OLD, previous, tmp_path / "older"), PREVIOUS)
     apply(lab, [*objects([output("train-0")]), *space(EARLY)])
     create(lab, runs)
-    before = lab.until(lambda: running(lab, runs), "the job", 60)
+    before = lab.until(lambda: running(lab, runs), "the job")
     create(lab, waits)
     lab.until(lambda: len(api.list(*WORKLOAD)) == 2, "two workloads")
 
@@ -262,10 +261,10 @@ def test_a_newer_kueue_takes_over_what_an_older_one_left(cluster: Lab, stack: St
     assert readable(api, NEW) == specs
     assert readable(api, OLD).keys() == specs.keys()
     lab.remove(runs)
-    lab.until(lambda: running(lab, waits), "the job that waited", 90)
+    lab.until(lambda: running(lab, waits), "the job that waited")
     assert not running(lab, waits_too)
     lab.remove(waits)
-    lab.until(lambda: running(lab, waits_too), "the last job", 60)
+    lab.until(lambda: running(lab, waits_too), "the last job")
     assert_v1beta1_is_needed(api)
     rewrite(api)
     assert {*stored().values()} == {NEW}

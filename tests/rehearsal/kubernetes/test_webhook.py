@@ -30,7 +30,7 @@ def test_both_number_the_workers_alike_and_every_name_resolves_in_a_pod(queue: L
     command = ["sh", "-c", f"{PRINT}sleep 5"]  # for the others to ask for its name
     work = Job("two", TEAM, MACHINE, command, topology="4x4", hosts=HOSTS, chips_per_host=4, slices=2)
     queue.submit(work)
-    queue.until(lambda: queue.ended(work), "the job's end", 120)
+    queue.until(lambda: queue.ended(work), "the job's end")
     assert queue.ended(work) == "Completed"
     pods = queue.api.list("v1", "Pod", TEAM.namespace)
     seen = set()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import signal
 import socket
 import subprocess
@@ -311,6 +312,19 @@ def test_a_lock_whose_holder_may_live_stays(
     assert "pulumi -C infra/layers/data cancel -s dev --yes, and then tpu infra settle dev data" in output
     assert path.exists()
     assert not {"cancel", "up", "destroy", "stack import"} & {*pulumi_cli.commands()}
+
+
+def test_a_home_as_backend_is_that_of_the_password_database_as_pulumi_has_it(
+    backend: Path, pulumi_cli: FakePulumi, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """HOME is another folder in a CI's container."""
+    locked(backend, os.getpid(), "elsewhere")
+    pulumi_cli.answer("whoami", {"url": "file://~"})
+    user = pwd.struct_passwd(("ann", "x", os.getuid(), os.getgid(), "", str(backend.parent), ""))
+    monkeypatch.setattr(pwd, "getpwuid", lambda _: user)
+    monkeypatch.setenv("HOME", "/nowhere")
+    assert main(["infra", "settle", "dev", "data"], backend.parents[1]) == 1
+    assert "locked by ann@elsewhere" in capfd.readouterr().err
 
 
 def test_the_lock_of_a_dead_process_and_the_files_that_it_left_empty_are_removed(
