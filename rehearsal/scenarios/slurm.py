@@ -96,7 +96,7 @@ SCENARIO = Scenario(
             match={"method": "tpu.projects.locations.nodes.create", "path": ZONE},
             times=None,
         ),
-        step.kill("fleet=tpu-1", "power-loss", run="preempted", between=(24, 36)),
+        step.kill("fleet=tpu-1", "power-loss", run="preempted", between=(24, 36), jitter_s=0),
         # A host reboots under its job, and a slice is preempted with notice.
         step.kill("fleet=reboots-0", "reboot", run="reboots", between=(20, 60), jitter_s=0).by("ml-engineer"),
         step.kill("fleet=notice-0", "notice", run="notice", between=(20, 60), jitter_s=0).by("ml-engineer"),
