@@ -98,7 +98,7 @@ class Keeper:
             if self._cluster is None and name not in self._failed:
                 self._begin(cluster)
         if self._cluster:
-            self._cluster.follow(clusters[self._cluster.name]["pools"], rate)
+            self._cluster.follow(clusters[self._cluster.name], rate)
             if (nodes := self._cluster.nodes()) != self._nodes:
                 self._nodes = nodes
                 self._report(self._cluster.name, "ready", self._ready)

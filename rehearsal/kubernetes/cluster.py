@@ -81,12 +81,13 @@ class Cluster:
         self.control_plane.stop()
         self._reviews.stop()
 
-    def follow(self, pools: Sequence[Object], rate: float) -> None:
+    def follow(self, described: Object, rate: float) -> None:
         """Add the nodes that pools have by now, take away those that they don't, and scale pools.
 
-        `rate`: virtual seconds in a real one.
+        `described`: the cluster as it is by now. `rate`: virtual seconds in a real one.
         """
         assert self._agent is not None
+        self._body, pools = described["body"], described["pools"]
         self._pools = {pool["body"]["name"]: pool["body"] for pool in pools}
         due, how = {}, {}
         for pool in pools:
