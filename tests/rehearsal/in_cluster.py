@@ -28,8 +28,8 @@ ENABLE = f"https://serviceusage.googleapis.com/v1/projects/{PROJECT}/services:ba
 CLUSTER: dict[str, Any] = {
     "name": "tpu", "network": "gke", "subnetwork": "gke", "initialNodeCount": 1, "locations": [ZONE],
     "ipAllocationPolicy": {"clusterSecondaryRangeName": "pods", "servicesSecondaryRangeName": "services"},
-    "workloadIdentityConfig": {"workloadPool": f"{PROJECT}.svc.id.goog"},
 }  # fmt: skip
+IDENTITY = {"desiredWorkloadIdentityConfig": {"workloadPool": f"{PROJECT}.svc.id.goog"}}
 SLICE: dict[str, Any] = {
     "name": "v6e", "initialNodeCount": 4, "locations": [ZONE], "maxPodsConstraint": {"maxPodsPerNode": "15"},
     "config": {"machineType": "ct6e-standard-4t", "spot": True},
@@ -186,7 +186,8 @@ def pod(name: str, line: str, namespace: str = "default") -> dict[str, Any]:
 
 
 def pods_in_the_world(owner: Person) -> dict[str, Any]:
-    """A pod whose account was granted a bucket, and one of another account."""
+    """A pod whose account was granted a bucket, and one of another account; accounts come by an update."""
+    owner.done("PUT", f"{LOCATION}/clusters/tpu", {"update": IDENTITY})
     uniform = {"uniformBucketLevelAccess": {"enabled": True}}
     bucket = {"name": BUCKET, "location": REGION, "iamConfiguration": uniform}
     owner.answer("POST", f"{STORAGE}?project={PROJECT}", bucket)
@@ -225,7 +226,8 @@ def a_slice_that_scales(owner: Person) -> dict[str, Any]:
     })  # fmt: skip
     scaling = {"enabled": True, "minNodeCount": 0, "maxNodeCount": 4}
     place = {"name": "flex", "initialNodeCount": 0, "autoscaling": scaling}
-    config = {"machineType": "ct6e-standard-4t", "flexStart": True}
+    affinity = {"consumeReservationType": "NO_RESERVATION"}
+    config = {"machineType": "ct6e-standard-4t", "flexStart": True, "reservationAffinity": affinity}
     owner.done("POST", f"{LOCATION}/clusters/tpu/nodePools", {"nodePool": SLICE | place | {"config": config}})
     before = nodes(owner)
     item = pod("chips", "sleep 1000")
