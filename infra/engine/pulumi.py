@@ -4,11 +4,11 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ NO_LOGIN = (
 )
 # What the official provider writes around its sentence, as recorded with 9.35.0.
 _FRAME = re.compile(r"sdk-v2/\S+\.go:\d+: (?:sdk\.\w+: )?|: provider=google(?:-beta)?@[\d.]+\d")
+_CONTINUE = "the same command again settles it first, then continues"
 _COLOUR = re.compile(r"<\{%[a-z0-9 -]*%\}>")  # in the messages of an event log
 _SECRETS_PROVIDER = re.compile(r"(?m)^secretsprovider: *(?!passphrase|default)(\S+)")
 NO_PASSPHRASE = (
@@ -77,15 +78,25 @@ class Pulumi:
     def show(self, layer: str, *arguments: str) -> None:
         """Run a command with its output where ours goes. Raises UpdateError if it fails.
 
-        Ctrl+C, which the terminal sends to it as well, is its own to act on: it ends in order, then we do.
+        An interruption of ours is raised once it has ended in order. The terminal sends Ctrl+C to both; the
+        SystemExit of a signal (`end_on_signals`) is passed on as one, or it would work on alone.
         """
+        interruption: BaseException | None = None
         with tempfile.NamedTemporaryFile(prefix="events-") as events:
             call = self._call(layer, *arguments, "--event-log", events.name)
             shown = {**self.variables, "PULUMI_DEBUG_COMMANDS": "true"}  # which --event-log wants
             with subprocess.Popen(call, env=shown, stdout=self.output) as process:
                 while process.returncode is None:
-                    with suppress(KeyboardInterrupt):
+                    try:
                         process.wait()
+                    except KeyboardInterrupt as ctrl_c:
+                        interruption = ctrl_c
+                    except SystemExit as end:
+                        interruption = end
+                        process.send_signal(signal.SIGINT)
+            if interruption:
+                print(f"\ninterrupted: {layer} may be half done; {_CONTINUE}", file=sys.stderr)
+                raise interruption
             if process.returncode != 0:
                 messages = errors(map(json.loads, events.read().decode().splitlines()))
                 lacking = _lacking(messages, layer, self.environment, self.root)

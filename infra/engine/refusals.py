@@ -11,6 +11,7 @@ from infra.core import guard
 from infra.core.layer import directory, up_command
 from infra.engine.pulumi import Pulumi
 from infra.errors import CommandError, Problem, listed
+from infra.settings.schema import UNPROTECTED
 from infra.settings.sources import ROOT, path_of
 
 _SHOWN = 3
@@ -49,9 +50,13 @@ def against(environment: str, layer: str, resources: Sequence[Mapping[str, Any]]
         yield Problem(layer, f"protected: {shown}", "what is protected is never destroyed", fix)
     for resource in resources:
         if (resource.get("inputs") or {}).get("deletionProtection") is True:
-            name = resource["inputs"].get("name", str(resource["urn"]).rpartition("::")[2])
+            declared = str(resource["urn"]).rpartition("::")[2]
+            name = resource["inputs"].get("name", declared)
             rule = "Google deletes nothing that has deletion protection"
-            fix = f"{layer}:deletionProtection: false, then {up_command(layer, environment)} (or the build)"
+            excepted = f'{{rule: K09, resource: {declared}, reason: TEXT, until: "YYYY-MM-DD"}}'
+            beside = "" if environment == UNPROTECTED else f" and policy:exceptions: [{excepted}]"
+            up = f"{up_command(layer, environment)} (or the build)"
+            fix = f"{layer}:deletionProtection: false{beside}, then {up}"
             yield Problem(layer, f"deletion protection of {name}", rule, fix)
         held = resource.get("outputs") or {}
         if resource.get("type") == _DYNAMIC and held.get("what") in guard.KINDS:

@@ -65,8 +65,8 @@ RULES = (
                literal("enableLegacyAbac", None, False))),
     Rule("K07", _POOL, "nodes run as an account of their own", "node_config.service_account", "CKV2_GCP_1",
          given("nodeConfig.serviceAccount")),
-    Rule("K09", _CLUSTER, "outside of dev no destroy takes a cluster", "gke:deletionProtection: true", "",
-         _protected),
+    Rule("K09", _CLUSTER, "outside of dev no destroy takes a cluster",
+         "gke:deletionProtection: true; or, to delete it, an exception in policy:exceptions", "", _protected),
     Rule("K10", _PODS, "controllers have neither the node's network nor its privileges",
          "leave hostNetwork and privileged out", "", _confined),
 )  # fmt: skip

@@ -129,10 +129,12 @@ def test_the_activations_guide_extracts_verifies_and_reads(
 def test_the_environments_of_the_guide_share_no_name_and_a_copy_is_refused_as_printed(
     tmp_path: Path,
 ) -> None:
+    """Beside the clone's own files."""
     page = ROOT / "docs/guides/environments.md"
     sections = commands(page)
     subprocess.run(["bash", "-ec", sections["1. Write the files"]], cwd=tmp_path, check=True)
     assert environments(tmp_path) == ["eu", "us"]
+    shutil.copy(ROOT / "Pulumi.dev.yaml", tmp_path)
     for environment in environments(tmp_path):
         settings_to_apply(environment, tmp_path)
     assert {line.split()[2] for line in sections["2. Plan and bring up"].splitlines()} == {"eu", "us"}

@@ -38,7 +38,7 @@ def test_both_are_up_beside_each_other_and_one_goes_alone(lab: Lab) -> None:
             lab.tpu("up", name, "storage", "--yes")
             lab.publish(f"{PROJECT}-{name}")
         lab.tpu(command, name, *(["--yes"] if command == "up" else []))
-    assert nodes(lab) == {"us-east5-b/nodes/train-us", "europe-west4-a/nodes/train-eu"}
+    assert nodes(lab) == {"us-east5-a/nodes/train-us", "europe-west4-a/nodes/train-eu"}
     for name in ENVIRONMENTS:
         assert lab.tpu("plan", name).endswith("\nno changes\n")
 
