@@ -11,6 +11,7 @@ from infra.google.role import Role, act_as
 from infra.layers.gke import pools
 from infra.layers.gke.one_pool import checked
 from infra.layers.gke.outputs import GkeOutputs
+from infra.layers.gke.pods import member_of
 from infra.layers.gke.rules import RULES
 from infra.layers.gke.settings import NODES, GkeSettings, PoolSettings
 from infra.settings.schema import Settings
@@ -94,6 +95,17 @@ _ROLES = (
     act_as(_ACTING.on, "create nodes that run as it"),
 )  # fmt: skip
 
+
+def _claims(settings: Settings) -> Iterator[Named]:
+    """Yield the pods' identities: IAM knows a project's namespaces and accounts, and no cluster.
+
+    https://cloud.google.com/kubernetes-engine/docs/concepts/workload-identity
+    """
+    desired = settings[GkeSettings]
+    for namespace in () if desired.workload_account_id else desired.namespaces:
+        yield Named("gke:kubernetesAccount", desired.kubernetes_account, member_of(settings, namespace))
+
+
 LAYER = Layer(
     name="gke",
     reads=("storage", "network"),
@@ -112,7 +124,7 @@ LAYER = Layer(
     prices=pools.rows,
     rates=pools.rates,
     at_google=_at_google,
-    hooks=Hooks(acting=_ACTING, quotas=_quotas),
+    hooks=Hooks(acting=_ACTING, claims=_claims, quotas=_quotas),
     ids={
         "gcp:container/cluster:Cluster": "projects/{project}/locations/{location}/clusters/{name}",
         "gcp:container/nodePool:NodePool": (

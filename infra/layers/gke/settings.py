@@ -231,6 +231,7 @@ class GkeSettings:
         "Kubernetes service account in each of these namespaces that pods run as",
         default="trainer",
         rule=_KUBERNETES_ACCOUNT,
+        per_environment=True,
     )
     workload_account_id: str | None = setting(
         "Google account that pods impersonate; without it the Kubernetes accounts are granted their roles "

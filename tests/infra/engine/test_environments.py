@@ -85,7 +85,7 @@ def test_default_names_are_an_environments_own_but_in_dev(tmp_path: Path) -> Non
     names = {
         "storage:serviceAccountId": "tpu-training", "network:name": "tpu-training", "gke:clusterName": "tpu",
         "gke:nodeAccountId": "tpu-gke-nodes", "pipeline:name": "tpu-pipeline",
-        "builds:accountId": "tpu-builds",
+        "builds:accountId": "tpu-builds", "gke:kubernetesAccount": "trainer",
     }  # fmt: skip
     everything = {key: value for layer in OFF.values() for key, value in layer.items()}
     everything["slurm:name"] = "slurm"  # by default slurm-ENV, which has no room for all names
@@ -110,6 +110,18 @@ def test_a_long_environments_names_fit(tmp_path: Path) -> None:
     accounts = [settings[GkeSettings].node_account_id for settings in (long, other)]
     assert all(re.fullmatch("tpu-gke-nodes-[0-9a-f]{6}", account) for account in accounts)
     assert accounts[0] != accounts[1]
+
+
+def test_pods_of_two_clusters_never_have_one_identity(tmp_path: Path) -> None:
+    """IAM's principal of a pod names project, namespace and account: no cluster."""
+    write(tmp_path, "dev", OFF["gke"])
+    write(tmp_path, "eu", {**OTHER_NAMES, **OFF["gke"]})
+    assert problems(tmp_path) == {}
+    write(tmp_path, "eu", {**OTHER_NAMES, **OFF["gke"], "gke:kubernetesAccount": "trainer"})
+    assert set(problems(tmp_path)) == {"gke:kubernetesAccount"}
+    own = {"gke:kubernetesAccount": "trainer", "gke:namespaces": ["training-eu"]}
+    write(tmp_path, "eu", {**OTHER_NAMES, **OFF["gke"], **own})
+    assert problems(tmp_path) == {}
 
 
 def test_key_rings_of_one_region_are_compared(tmp_path: Path) -> None:
