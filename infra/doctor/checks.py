@@ -104,7 +104,7 @@ def checks(target: Target) -> list[tuple[str, Check]]:
         ("controller's bucket", bucket("controller's bucket", controller_bucket(target.settings))),
         ("steps bucket", bucket("steps bucket", steps_bucket(target.settings))),
         *([("secrets", partial(secrets.check, target.google, target.settings))]
-          if target.settings[StorageSettings].secrets else ()),
+          if target.settings[StorageSettings].secrets or secrets.of_teams(target.settings) else ()),
         *([("images", partial(images.check, target.google, target.settings))]
           if target.settings[StorageSettings].repositories else ()),
         ("bundle", partial(_bundle, target, OF_HOSTS, {node.bundle for node in target.nodes})),

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from infra.core.secrets import problems
+from infra.core.secrets import missing, problems
 from infra.doctor.finding import MISSING, OK, Finding
 from infra.google.client import Client
+from infra.layers.queue.settings import QueueSettings
 from infra.layers.storage.names import hosts
 from infra.layers.storage.settings import StorageSettings
 from infra.settings.schema import Settings
@@ -15,9 +16,18 @@ from infra.settings.variables import Secret
 
 def check(google: Client, settings: Settings, what: str) -> Iterator[Finding]:
     """Report the secrets that aren't there, or that the hosts' account may not read."""
-    names = settings[StorageSettings].secrets
+    names, own = settings[StorageSettings].secrets, of_teams(settings)
     wrong = list(problems(google, settings, [Secret("", name) for name in names], hosts(settings)))
+    wrong += [problem for name in own for problem in missing(google, settings, Secret("", name))]
     for problem in wrong:
         yield Finding(what, MISSING, f"{problem.value}: {problem.rule}", problem.fix)
     if not wrong:
-        yield Finding(what, OK, f"hosts may read {', '.join(names)}")
+        there = {"hosts may read": names, "for teams there is": own}
+        detail = "; ".join(f"{words} {', '.join(items)}" for words, items in there.items() if items)
+        yield Finding(what, OK, detail)
+
+
+def of_teams(settings: Settings) -> list[str]:
+    """Return the secrets that `queue:teams` names."""
+    queue = settings.get(QueueSettings)
+    return list(dict.fromkeys(name for team in queue.teams for name in team.secrets)) if queue else []

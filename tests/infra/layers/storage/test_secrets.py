@@ -153,7 +153,7 @@ def test_an_update_without_a_secret_of_the_settings_is_refused_and_a_preview_war
 
 
 @pytest.mark.parametrize(("names", "lines"), [
-    (["granted"], ["ok hosts may read granted"]),
+    (["granted"], ["ok hosts may read granted; for teams there is own"]),
     (["none", "lonely"], [
         f'missing "none": {PROJECT} has no such secret, or none with a version latest',
         f'missing "lonely": must be readable by serviceAccount:{HOSTS}, and isn\'t',
@@ -163,3 +163,12 @@ def test_the_doctor_reports_each_secret(names: list[str], lines: list[str], clou
     google = Client(PROJECT, Session(cloud), sleep=lambda _: None)
     reported = secrets.check(google, settings(*names), "secrets")
     assert [f"{finding.state} {finding.detail}" for finding in reported] == lines
+
+
+def test_the_doctor_reports_a_teams_secret_that_is_missing(cloud: Emulated) -> None:
+    teams_ = [{"name": "vision", "secrets": ["none"]}, {"name": "speech"}]
+    given = parsed({**BASE, **TEAMS, "gcp:project": PROJECT, "queue:teams": teams_})
+    google = Client(PROJECT, Session(cloud), sleep=lambda _: None)
+    (finding,) = secrets.check(google, given, "secrets")
+    assert finding.detail == f'"none": {PROJECT} has no such secret, or none with a version latest'
+    assert finding.fix.startswith("printf %s VALUE | gcloud secrets create none")
