@@ -22,8 +22,8 @@ def check(google: Client, settings: Settings, what: str) -> Iterator[Finding]:
     for problem in wrong:
         yield Finding(what, MISSING, f"{problem.value}: {problem.rule}", problem.fix)
     if not wrong:
-        there = {"hosts may read": names, "for teams there is": own}
-        detail = "; ".join(f"{words} {', '.join(items)}" for words, items in there.items() if items)
+        present = {"hosts may read": names, "for teams there is": own}
+        detail = "; ".join(f"{words} {', '.join(items)}" for words, items in present.items() if items)
         yield Finding(what, OK, detail)
 
 
