@@ -6,8 +6,8 @@ CONFIG ?= tiny.toml
 SLICE ?= v6e-16
 LAYER ?= tpu
 PYTHON ?= python3
-# Tests wait for processes now and then: a worker more than cores.
-WORKERS ?= $(shell echo $$(($$(nproc) + 1)))
+# Tests wait for processes now and then: two workers more than cores.
+WORKERS ?= $(shell echo $$(($$(nproc) + 2)))
 space := $(subst ,, )
 SCENARIOS := $(sort $(subst _,-,$(patsubst rehearsal/scenarios/%.py,%,$(wildcard rehearsal/scenarios/*.py))))
 export PYTHON

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import pulumi
-
 from infra.errors import Problem, SettingsError
 from infra.google import kubernetes
 from infra.google.client import Client
@@ -15,7 +13,7 @@ from infra.layers.gke.settings import GkeSettings
 from infra.layers.network.names import network_id
 from infra.settings.schema import Settings
 
-_TPU_MACHINES, _DEFAULT = "ct", "default"
+_TPU_MACHINES = "ct"
 
 
 def require_fit(settings: Settings) -> str:
@@ -35,22 +33,6 @@ def require_fit(settings: Settings) -> str:
     if problems := [Problem(path, f"{name}, {has}", rule, fix) for has, rule, fix in misses]:
         raise SettingsError(source, problems)
     return kubernetes.endpoint(cluster)
-
-
-def controllers_accounts(settings: Settings, number: pulumi.Input[str]) -> dict[str, pulumi.Input[str]]:
-    """Return the accounts of the cluster's nodes without TPUs, where controllers run, by their names in it.
-
-    `number`: of the project, for Compute Engine's own account.
-    """
-    cluster = kubernetes.described(Client(settings.project), pools.cluster_id(settings)) or {}
-    nodes = [_part(item, "config") or {} for item in cluster.get("nodePools") or ()]
-    names = {
-        str(node.get("serviceAccount") or _DEFAULT)
-        for node in nodes
-        if not str(node.get("machineType")).startswith(_TPU_MACHINES)
-    }
-    own = pulumi.Output.concat(number, "-compute@developer.gserviceaccount.com")
-    return {name: own if name == _DEFAULT else name for name in sorted(names)}
 
 
 def _misses(settings: Settings, cluster: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:

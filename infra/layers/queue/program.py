@@ -208,9 +208,9 @@ def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]
     google = pulumi.ResourceOptions(provider=providers["gcp"])
     accounts: dict[str, pulumi.Input[str]] = {"": gke.node_account_email}
     if settings[GkeSettings].existing_cluster:
-        from infra.layers.gke import existing  # here, so that no program waits for Google's libraries
+        from infra.layers.queue import nodes  # here, so that no program waits for Google's libraries
 
-        others = existing.controllers_accounts(settings, storage.project_number)
+        others = nodes.accounts(settings, storage.project_number)
         accounts |= {f"-{name}": address for name, address in others.items()}
     readable = Images(settings, accounts, google).resources
     opts = pulumi.ResourceOptions(provider=cluster)
