@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from cli import options
-from cli.command import Group, end_on_signals
+from cli.command import Group
 from cli.options import combined
 from infra.doctor import grants
 from infra.engine import prices as layer_prices
@@ -65,7 +65,6 @@ def up(
     after: str | None,
 ) -> int:  # fmt: skip
     """Settle, then run pulumi up of each layer, in their order."""
-    end_on_signals()
     return stacks.up(environment, layers, root, _flags(yes, skip_preview), after, plans=plans)
 
 
@@ -79,7 +78,6 @@ def down(
     root: Path, environment: str, layers: Sequence[str], yes: bool, skip_preview: bool, check: bool
 ) -> int:
     """Settle, then run pulumi destroy of each layer, the last one first."""
-    end_on_signals()
     held = refusals.refuse(environment, stacks.in_order(layers), root)
     if "tpu" in held:
         from fleet.removal import require_no_fleets  # slow to import

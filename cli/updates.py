@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from cli import options
-from cli.command import Command, end_on_signals
+from cli.command import Command
 from infra.engine import plan as planning
 from infra.engine import refusals
 from infra.engine import updates as stacks
@@ -65,7 +65,6 @@ def up(root: Path, environment: str, layers: Sequence[str], as_json: bool, yes: 
 
     Shows the plan and its price, and asks once.
     """
-    end_on_signals()
     out = sys.stderr if as_json else sys.stdout
     planned = _planned(environment, layers, root)
     print(planning.text(planned, full), file=out)
@@ -98,7 +97,6 @@ def up(root: Path, environment: str, layers: Sequence[str], as_json: bool, yes: 
 @click.pass_obj
 def down(root: Path, environment: str, layers: Sequence[str], as_json: bool, yes: bool) -> int:
     """Destroy the slices, or the named layers in reverse order; checkpoints stay. Asks once."""
-    end_on_signals()
     out = sys.stderr if as_json else sys.stdout
     names = stacks.in_order(layers) or ["tpu"]
     from_file(environment, root)  # reports its problems before Pulumi runs

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from infra.core.secrets import missing, problems
-from infra.doctor.finding import MISSING, OK, Finding
-from infra.google.client import Client
+from infra.doctor.finding import MISSING, OK, OPTIONAL, Finding
+from infra.google.client import Client, RequestError
 from infra.layers.queue.settings import QueueSettings
 from infra.layers.storage.names import hosts
 from infra.layers.storage.settings import StorageSettings
@@ -16,13 +16,19 @@ from infra.settings.variables import Secret
 
 def check(google: Client, settings: Settings, what: str) -> Iterator[Finding]:
     """Report the secrets that aren't there, or that the hosts' account may not read."""
-    names, own = settings[StorageSettings].secrets, of_teams(settings)
+    names, teams = settings[StorageSettings].secrets, of_teams(settings)
     wrong = list(problems(google, settings, [Secret("", name) for name in names], hosts(settings)))
-    wrong += [problem for name in own for problem in missing(google, settings, Secret("", name))]
+    known = []
+    for name in teams:
+        try:
+            wrong += missing(google, settings, Secret("", name)) if name not in names else ()
+            known.append(name)
+        except RequestError as error:
+            yield Finding(what, OPTIONAL, f'"{name}" of a team can\'t be looked up', error.failure.fix)
     for problem in wrong:
         yield Finding(what, MISSING, f"{problem.value}: {problem.rule}", problem.fix)
     if not wrong:
-        present = {"hosts may read": names, "for teams there is": own}
+        present = {"hosts may read": names, "of teams:": known}
         detail = "; ".join(f"{words} {', '.join(items)}" for words, items in present.items() if items)
         yield Finding(what, OK, detail)
 

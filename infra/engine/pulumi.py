@@ -8,7 +8,10 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -29,7 +32,6 @@ NO_LOGIN = (
 )
 # What the official provider writes around its sentence, as recorded with 9.35.0.
 _FRAME = re.compile(r"sdk-v2/\S+\.go:\d+: (?:sdk\.\w+: )?|: provider=google(?:-beta)?@[\d.]+\d")
-_CONTINUE = "the same command again settles it first, then continues"
 _COLOUR = re.compile(r"<\{%[a-z0-9 -]*%\}>")  # in the messages of an event log
 _SECRETS_PROVIDER = re.compile(r"(?m)^secretsprovider: *(?!passphrase|default)(\S+)")
 NO_PASSPHRASE = (
@@ -39,6 +41,8 @@ NO_PASSPHRASE = (
 )
 
 
+# In the events of one that has had SIGINT or SIGTERM (pkg/cmd/pulumi/backend, cancellation scopes).
+_CANCELLING, _OWN_SIGNAL_S = "received; cancelling", 2.0
 # Saved plans are an experiment of Pulumi's: https://www.pulumi.com/docs/iac/concepts/update-plans/
 _OURS = {"PULUMI_SKIP_UPDATE_CHECK": "true", "PULUMI_EXPERIMENTAL": "true"}
 
@@ -78,24 +82,25 @@ class Pulumi:
     def show(self, layer: str, *arguments: str) -> None:
         """Run a command with its output where ours goes. Raises UpdateError if it fails.
 
-        An interruption of ours is raised once it has ended in order. The terminal sends Ctrl+C to both; the
-        SystemExit of a signal (`end_on_signals`) is passed on as one, or it would work on alone.
+        An interruption of ours is raised once it has ended in order. The terminal sends Ctrl+C to both; a
+        SIGTERM to us alone is passed on, or it would work on by itself. A second signal ends it in disorder.
         """
         interruption: BaseException | None = None
         with tempfile.NamedTemporaryFile(prefix="events-") as events:
             call = self._call(layer, *arguments, "--event-log", events.name)
             shown = {**self.variables, "PULUMI_DEBUG_COMMANDS": "true"}  # which --event-log wants
-            with subprocess.Popen(call, env=shown, stdout=self.output) as process:
+            with _exit_on_sigterm(), subprocess.Popen(call, env=shown, stdout=self.output) as process:
                 while process.returncode is None:
                     try:
                         process.wait()
                     except KeyboardInterrupt as ctrl_c:
                         interruption = ctrl_c
                     except SystemExit as end:
+                        if interruption is None and not _cancels(process, Path(events.name)):
+                            process.send_signal(signal.SIGINT)
                         interruption = end
-                        process.send_signal(signal.SIGINT)
             if interruption:
-                print(f"\ninterrupted: {layer} may be half done; {_CONTINUE}", file=sys.stderr)
+                print(f"\ninterrupted: the same command settles {layer}, then continues", file=sys.stderr)
                 raise interruption
             if process.returncode != 0:
                 messages = errors(map(json.loads, events.read().decode().splitlines()))
@@ -186,6 +191,34 @@ class Pulumi:
         keyed = path.is_file() and _SECRETS_PROVIDER.search(path.read_text(encoding="utf-8"))
         if not keyed and not self.backend().startswith("http"):
             raise CommandError(NO_PASSPHRASE)
+
+
+@contextmanager
+def _exit_on_sigterm() -> Iterator[None]:
+    """Raise SystemExit on SIGTERM meanwhile, where it would end this process at once."""
+    default = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    if not default or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def leave(number: int, _: object) -> None:
+        raise SystemExit(128 + number)
+
+    signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _cancels(process: subprocess.Popen[bytes], log: Path) -> bool:
+    """Return True if `pulumi` had the signal, too: a whole group may get it, as from `timeout`."""
+    until = time.monotonic() + _OWN_SIGNAL_S
+    while process.poll() is None and time.monotonic() < until:
+        if _CANCELLING in log.read_text(encoding="utf-8", errors="replace"):
+            return True
+        time.sleep(0.1)
+    return process.returncode is not None
 
 
 def sentence(message: str) -> str:

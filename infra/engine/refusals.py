@@ -54,7 +54,8 @@ def against(environment: str, layer: str, resources: Sequence[Mapping[str, Any]]
             name = resource["inputs"].get("name", declared)
             rule = "Google deletes nothing that has deletion protection"
             excepted = f'{{rule: K09, resource: {declared}, reason: TEXT, until: "YYYY-MM-DD"}}'
-            beside = "" if environment == UNPROTECTED else f" and policy:exceptions: [{excepted}]"
+            excepts = layer == "gke" and environment != UNPROTECTED
+            beside = f" and an item {excepted} in policy:exceptions" if excepts else ""
             up = f"{up_command(layer, environment)} (or the build)"
             fix = f"{layer}:deletionProtection: false{beside}, then {up}"
             yield Problem(layer, f"deletion protection of {name}", rule, fix)

@@ -37,7 +37,9 @@ class Owner:
         self._http, self.served, self.values = http, frozenset(served), dict(values)
 
     def send(self, version: str, method_id: str, arguments: JsonObject) -> JsonObject:
-        """Send a request and return its answer, an operation once it is done; ScenarioFailed for a refusal.
+        """Send a request and return its answer; ScenarioFailed for a refusal.
+
+        An operation of Compute Engine or GKE is returned once it is done.
 
         Retries while the API or a service account has only just been created.
         """

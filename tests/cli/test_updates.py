@@ -1,8 +1,6 @@
 """`tpu plan`, `up` and `down`: one question, and nothing without a yes."""
 
 import json
-import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -186,20 +184,3 @@ def test_layers_go_down_the_last_one_first(root: Path, pulumi_cli: FakePulumi) -
     folders = {layer.name: layer.directory for layer in layers()}
     order = [str(root / folders[name]) for name in ("tpu", "network", "storage")]
     assert [str(Path(folder)) for folder in updated(pulumi_cli, "destroy")] == order
-
-
-@pytest.fixture
-def _default_signals() -> Iterator[None]:
-    numbers = (signal.SIGTERM, signal.SIGHUP)
-    before = [signal.signal(number, signal.SIG_DFL) for number in numbers]
-    yield
-    for number, handler in zip(numbers, before, strict=True):
-        signal.signal(number, handler)
-
-
-@pytest.mark.usefixtures("_default_signals")
-@pytest.mark.parametrize("command", ["up", "down", "infra up", "infra down"])
-def test_a_signal_ends_what_runs_pulumi_in_order(command: str, tmp_path: Path) -> None:
-    """By default it ends the command alone: its `pulumi` would work on."""
-    assert main([*command.split(), "nowhere", "tpu"], tmp_path) == 1
-    assert signal.getsignal(signal.SIGTERM) is signal.getsignal(signal.SIGHUP) is not signal.SIG_DFL

@@ -3,6 +3,7 @@
 
 import hashlib
 import json
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -221,7 +222,10 @@ def complete_step(store: Store, step: int | str | None) -> int:
         return best.require(store, complete)
     if not complete or (step is not None and step not in complete):
         desired = "no complete checkpoint" if step is None else f"no complete checkpoint {step}"
-        unfinished = "continue its training; while it runs on a slice, its checkpoints are in $STEPS_BUCKET"
+        beside = re.sub(r"^(gs://[^/]+)", r"\1-steps", store.url)
+        unfinished = (
+            f"continue its training; while it runs on a slice, they are in $STEPS_BUCKET, e.g. {beside}"
+        )
         fix = f"one of {list(complete)}" if complete else unfinished
         raise RunError(f"{store.url}: {desired}\n    fix: {fix}")
     return complete[-1] if step is None else int(step)

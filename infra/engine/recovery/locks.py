@@ -93,7 +93,7 @@ def _folder(backend: str) -> Path | None:
     text = f"{parts.netloc}{parts.path}"
     if text.startswith("~"):
         with suppress(KeyError):
-            text = f"{pwd.getpwuid(os.getuid()).pw_dir}{text[1:]}"
+            text = f"{pwd.getpwuid(os.getuid()).pw_dir}/{text[1:]}"
     return Path(text).expanduser()
 
 

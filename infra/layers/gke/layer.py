@@ -11,7 +11,6 @@ from infra.google.role import Role, act_as
 from infra.layers.gke import pools
 from infra.layers.gke.one_pool import checked
 from infra.layers.gke.outputs import GkeOutputs
-from infra.layers.gke.pods import member_of
 from infra.layers.gke.rules import RULES
 from infra.layers.gke.settings import NODES, GkeSettings, PoolSettings
 from infra.settings.schema import Settings
@@ -101,9 +100,10 @@ def _claims(settings: Settings) -> Iterator[Named]:
 
     https://cloud.google.com/kubernetes-engine/docs/concepts/workload-identity
     """
-    desired = settings[GkeSettings]
-    for namespace in () if desired.workload_account_id else desired.namespaces:
-        yield Named("gke:kubernetesAccount", desired.kubernetes_account, member_of(settings, namespace))
+    account = settings[GkeSettings].kubernetes_account
+    for namespace in settings[GkeSettings].namespaces:
+        identity = f"{settings.project}.svc.id.goog[{namespace}/{account}]"
+        yield Named("gke:kubernetesAccount", account, identity)
 
 
 LAYER = Layer(

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import pulumi
 
+from infra.core.names import account_email
 from infra.google import kubernetes
 from infra.google.client import Client
 from infra.layers.gke import pools
+from infra.layers.gke.settings import GkeSettings
 from infra.settings.schema import Settings
 
 _TPU_MACHINES, _DEFAULT = "ct", "default"
 
 
 def accounts(settings: Settings, number: pulumi.Input[str]) -> dict[str, pulumi.Input[str]]:
-    """Return the accounts of the cluster's nodes without TPUs by their names in it. Raises RequestError.
+    """Return the accounts of others' nodes without TPUs by their names in the cluster. Raises RequestError.
 
     `number`: of the project, for Compute Engine's own account.
     """
@@ -24,5 +26,6 @@ def accounts(settings: Settings, number: pulumi.Input[str]) -> dict[str, pulumi.
         for config in configs
         if not str(config.get("machineType")).startswith(_TPU_MACHINES)
     }
-    own = pulumi.Output.concat(number, "-compute@developer.gserviceaccount.com")
-    return {name: own if name == _DEFAULT else name for name in sorted(names)}
+    names.discard(account_email(settings, settings[GkeSettings].node_account_id))
+    default = pulumi.Output.concat(number, "-compute@developer.gserviceaccount.com")
+    return {name: default if name == _DEFAULT else name for name in sorted(names)}

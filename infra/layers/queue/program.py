@@ -74,7 +74,10 @@ class Images(pulumi.ComponentResource):
     def __init__(
         self, settings: Settings, nodes: Mapping[str, pulumi.Input[str]], opts: pulumi.ResourceOptions
     ):
-        """`nodes`: addresses of the accounts that nodes run as, by the ends of their grants' names."""
+        """`nodes`: addresses of the accounts that nodes run as, by the ends of their grants' names.
+
+        Those of others ("" is ours) read our repository alone.
+        """
         super().__init__("tpu:queue:Images", "images", None, opts)
         self.resources: list[pulumi.Resource] = []
         mirror = images.mirror(settings)
@@ -94,6 +97,7 @@ class Images(pulumi.ComponentResource):
                     opts=child,
                 )
                 for end, account in nodes.items()
+                if not end or place == mirror
             ]
         self.register_outputs({})
 

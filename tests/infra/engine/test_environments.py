@@ -119,6 +119,9 @@ def test_pods_of_two_clusters_never_have_one_identity(tmp_path: Path) -> None:
     assert problems(tmp_path) == {}
     write(tmp_path, "eu", {**OTHER_NAMES, **OFF["gke"], "gke:kubernetesAccount": "trainer"})
     assert set(problems(tmp_path)) == {"gke:kubernetesAccount"}
+    impersonating = {"gke:kubernetesAccount": "trainer", "gke:workloadAccountId": "pods-eu"}
+    write(tmp_path, "eu", {**OTHER_NAMES, **OFF["gke"], **impersonating})
+    assert set(problems(tmp_path)) == {"gke:kubernetesAccount"}
     own = {"gke:kubernetesAccount": "trainer", "gke:namespaces": ["training-eu"]}
     write(tmp_path, "eu", {**OTHER_NAMES, **OFF["gke"], **own})
     assert problems(tmp_path) == {}

@@ -365,29 +365,36 @@ def test_without_a_passphrase_the_fix_is_named_before_anything_is_done(
 
 SLOW = """#!{python}
 import pathlib, signal, sys, time
-def end(*_):
-    time.sleep(1)
-    pathlib.Path({told!r}).write_text("ended in order")
-    sys.exit(7)
+received = []
+def end(number, _):
+    received.append(signal.Signals(number).name)
+    pathlib.Path(sys.argv[-1]).write_text('{{"stdoutEvent": {{"message": "received; cancelling"}}}}')
 signal.signal(signal.SIGINT, end)
+signal.signal(signal.SIGTERM, end)
 print("working", flush=True)
-time.sleep(60)
+while not received:
+    time.sleep(0.01)
+time.sleep(3)
+pathlib.Path({told!r}).write_text(" ".join(received))
+sys.exit(7)
 """
 
 
-@pytest.mark.parametrize(("number", "send", "status"), [
-    (signal.SIGINT, os.killpg, 130),  # as a terminal does
-    (signal.SIGTERM, os.kill, 143),  # as a CI does, to the command alone
+@pytest.mark.parametrize(("number", "send", "received", "status"), [
+    (signal.SIGINT, os.killpg, "SIGINT", 130),  # as a terminal does
+    (signal.SIGTERM, os.kill, "SIGINT", 143),  # as a CI does, to the command alone
+    (signal.SIGTERM, os.killpg, "SIGTERM", 143),  # as `timeout` does
 ])  # fmt: skip
 def test_an_interrupted_command_lets_pulumi_end_in_order(
-    number: int, send: Callable[[int, int], None], status: int, tmp_path: Path
+    number: int, send: Callable[[int, int], None], received: str, status: int, tmp_path: Path
 ) -> None:
+    """By one signal: at a second Pulumi ends at once."""
     reported, program = tmp_path / "told", tmp_path / "pulumi"
     program.write_text(SLOW.format(python=sys.executable, told=str(reported)))
     program.chmod(0o755)
     code = (
-        "import sys; from cli.command import end_on_signals; from infra.engine.pulumi import Pulumi, run; "
-        "end_on_signals(); sys.exit(run(lambda: Pulumi('dev').show('tpu', 'up') or 0))"
+        "import sys; from infra.engine.pulumi import Pulumi, run; "
+        "sys.exit(run(lambda: Pulumi('dev').show('tpu', 'up') or 0))"
     )
     environment = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
     process = subprocess.Popen(
@@ -398,9 +405,9 @@ def test_an_interrupted_command_lets_pulumi_end_in_order(
     assert process.stdout.readline() == "working\n"
     send(process.pid, number)
     _, output = process.communicate(timeout=HANG_S)
-    assert reported.read_text() == "ended in order"
+    assert reported.read_text() == received
     assert process.returncode == status
-    assert "interrupted: tpu may be half done; the same command again settles it first" in output
+    assert "interrupted: the same command settles tpu, then continues" in output
 
 
 # The settings' file

@@ -206,7 +206,7 @@ def test_all_that_stands_against_a_destroy_is_found() -> None:
     result = [(item.path, item.value) for item in against("dev", "gke", [bucket, cluster, free])]
     assert result == [("gke", "protected: artifacts"), ("gke", "deletion protection of tpu")]
     (fix,) = [item.fix for item in against("eu", "gke", [cluster])]
-    assert fix.startswith("gke:deletionProtection: false and policy:exceptions: [{rule: K09, resource: tpu, ")
+    assert fix.startswith("gke:deletionProtection: false and an item {rule: K09, resource: tpu, ")
 
 
 @pytest.mark.parametrize("layer", [layer.name for layer in layers()])

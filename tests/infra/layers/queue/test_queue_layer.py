@@ -162,18 +162,24 @@ def test_an_existing_clusters_own_nodes_may_pull_the_controllers_that_run_there(
     machines = {
         "": "n2-standard-4",
         "web@my-project.iam.gserviceaccount.com": "e2-standard-4",
+        "tpu-gke-nodes@my-project.iam.gserviceaccount.com": "n2-standard-8",
         "tpu": "ct6e-standard-4t",
     }
     configs = [{"serviceAccount": name, "machineType": machine} for name, machine in machines.items()]
     cluster = {"nodePools": [{"config": config} for config in configs]}
     monkeypatch.setattr("infra.google.client.Client.json", lambda *given: cluster)
-    result = up(**{"gke:existingCluster": True, "gke:clusterName": "tpu"})
+    image = f"us-docker.pkg.dev/my-project/images/base@sha256:{'0' * 64}"
+    result = up(**{"gke:existingCluster": True, "gke:clusterName": "tpu", "queue:image": image})
     grants = result.of("gcp:artifactregistry/repositoryIamMember:RepositoryIamMember")
-    assert {item.inputs["member"].removeprefix("serviceAccount:") for item in grants} == {
-        "tpu-gke-nodes@my-project.iam.gserviceaccount.com",
-        "123456789012-compute@developer.gserviceaccount.com",
-        "web@my-project.iam.gserviceaccount.com",
-    }
+    node_account = "tpu-gke-nodes@my-project.iam.gserviceaccount.com"
+    assert sorted(
+        (item.inputs["repository"], item.inputs["member"].removeprefix("serviceAccount:")) for item in grants
+    ) == [
+        ("images", node_account),
+        ("tpu-registry-k8s-io", "123456789012-compute@developer.gserviceaccount.com"),
+        ("tpu-registry-k8s-io", node_account),
+        ("tpu-registry-k8s-io", "web@my-project.iam.gserviceaccount.com"),
+    ]
 
 
 def test_images_of_ones_own_mirror_need_no_repository_of_ours() -> None:

@@ -153,7 +153,7 @@ def test_an_update_without_a_secret_of_the_settings_is_refused_and_a_preview_war
 
 
 @pytest.mark.parametrize(("names", "lines"), [
-    (["granted"], ["ok hosts may read granted; for teams there is own"]),
+    (["granted"], ["ok hosts may read granted; of teams: own"]),
     (["none", "lonely"], [
         f'missing "none": {PROJECT} has no such secret, or none with a version latest',
         f'missing "lonely": must be readable by serviceAccount:{HOSTS}, and isn\'t',
@@ -172,3 +172,10 @@ def test_the_doctor_reports_a_teams_secret_that_is_missing(cloud: Emulated) -> N
     (finding,) = secrets.check(google, given, "secrets")
     assert finding.detail == f'"none": {PROJECT} has no such secret, or none with a version latest'
     assert finding.fix.startswith("printf %s VALUE | gcloud secrets create none")
+
+
+def test_who_may_not_look_for_a_teams_secret_is_well(cloud: Emulated) -> None:
+    google = Client(PROJECT, Session(cloud, "user:ada@x.org"), sleep=lambda _: None)
+    given = parsed({**BASE, **TEAMS, "gcp:project": PROJECT})
+    assert "optional" in [finding.state for finding in secrets.check(google, given, "secrets")]
+    assert "missing" not in [finding.state for finding in secrets.check(google, given, "secrets")]
