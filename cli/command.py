@@ -15,7 +15,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from infra.engine.pulumi import run
+from infra.engine.pulumi import leave, run
 from infra.errors import CommandError
 from infra.settings.sources import INSTALLED
 
@@ -225,11 +225,7 @@ def end_on_signals() -> None:
     """Exit on SIGTERM and SIGHUP as on Ctrl+C: a command prints what it leaves, and releases its lease."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # as by nohup
-            signal.signal(number, _exit)
-
-
-def _exit(number: int, _: object) -> None:
-    raise SystemExit(128 + number)
+            signal.signal(number, leave)
 
 
 def nearest(name: str, known: Sequence[str]) -> str:

@@ -32,6 +32,7 @@ from infra.google.role import On, Role
 from infra.layers.monitoring.settings import MonitoringSettings
 from infra.layers.pipeline import handoff
 from infra.layers.pipeline.settings import PipelineSettings
+from infra.layers.queue import team
 from infra.layers.storage.names import controller_bucket, service_account_email, steps_bucket
 from infra.layers.storage.settings import StorageSettings
 from infra.layers.tpu.published import OF_HOSTS, unpublished
@@ -104,7 +105,7 @@ def checks(target: Target) -> list[tuple[str, Check]]:
         ("controller's bucket", bucket("controller's bucket", controller_bucket(target.settings))),
         ("steps bucket", bucket("steps bucket", steps_bucket(target.settings))),
         *([("secrets", partial(secrets.check, target.google, target.settings))]
-          if target.settings[StorageSettings].secrets or secrets.of_teams(target.settings) else ()),
+          if target.settings[StorageSettings].secrets or team.secret_names(target.settings) else ()),
         *([("images", partial(images.check, target.google, target.settings))]
           if target.settings[StorageSettings].repositories else ()),
         ("bundle", partial(_bundle, target, OF_HOSTS, {node.bundle for node in target.nodes})),

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from infra.core.secrets import missing, problems
 from infra.doctor.finding import MISSING, OK, OPTIONAL, Finding
 from infra.google.client import Client, RequestError
-from infra.layers.queue.settings import QueueSettings
+from infra.layers.queue import team
 from infra.layers.storage.names import hosts
 from infra.layers.storage.settings import StorageSettings
 from infra.settings.schema import Settings
@@ -16,7 +16,7 @@ from infra.settings.variables import Secret
 
 def check(google: Client, settings: Settings, what: str) -> Iterator[Finding]:
     """Report the secrets that aren't there, or that the hosts' account may not read."""
-    names, teams = settings[StorageSettings].secrets, of_teams(settings)
+    names, teams = settings[StorageSettings].secrets, team.secret_names(settings)
     wrong = list(problems(google, settings, [Secret("", name) for name in names], hosts(settings)))
     known = []
     for name in teams:
@@ -31,9 +31,3 @@ def check(google: Client, settings: Settings, what: str) -> Iterator[Finding]:
         present = {"hosts may read": names, "of teams:": known}
         detail = "; ".join(f"{words} {', '.join(items)}" for words, items in present.items() if items)
         yield Finding(what, OK, detail)
-
-
-def of_teams(settings: Settings) -> list[str]:
-    """Return the secrets that `queue:teams` names."""
-    queue = settings.get(QueueSettings)
-    return list(dict.fromkeys(name for team in queue.teams for name in team.secrets)) if queue else []

@@ -41,7 +41,7 @@ NO_PASSPHRASE = (
 )
 
 
-# In the events of one that has had SIGINT or SIGTERM (pkg/cmd/pulumi/backend, cancellation scopes).
+# Among its events once it has had a signal; the pinned CLI was tried with SIGTERM.
 _CANCELLING, _OWN_SIGNAL_S = "received; cancelling", 2.0
 # Saved plans are an experiment of Pulumi's: https://www.pulumi.com/docs/iac/concepts/update-plans/
 _OURS = {"PULUMI_SKIP_UPDATE_CHECK": "true", "PULUMI_EXPERIMENTAL": "true"}
@@ -193,6 +193,11 @@ class Pulumi:
             raise CommandError(NO_PASSPHRASE)
 
 
+def leave(number: int, _: object) -> None:
+    """Exit by a signal, with the status that a shell gives it."""
+    raise SystemExit(128 + number)
+
+
 @contextmanager
 def _exit_on_sigterm() -> Iterator[None]:
     """Raise SystemExit on SIGTERM meanwhile, where it would end this process at once."""
@@ -200,9 +205,6 @@ def _exit_on_sigterm() -> Iterator[None]:
     if not default or threading.current_thread() is not threading.main_thread():
         yield
         return
-
-    def leave(number: int, _: object) -> None:
-        raise SystemExit(128 + number)
 
     signal.signal(signal.SIGTERM, leave)
     try:

@@ -13,8 +13,6 @@ from infra.layers.gke.settings import GkeSettings
 from infra.layers.network.names import network_id
 from infra.settings.schema import Settings
 
-_TPU_MACHINES = "ct"
-
 
 def require_fit(settings: Settings) -> str:
     """Return the DNS name of the cluster's control plane.
@@ -59,7 +57,7 @@ def _misses(settings: Settings, cluster: Mapping[str, Any]) -> Iterator[tuple[st
         rule = "its DNS endpoint takes traffic from outside"
         yield "closed to the outside", rule, f"{update} --enable-dns-access"
     machines = [str(_part(item, "config", "machineType")) for item in cluster.get("nodePools") or ()]
-    if all(machine.startswith(_TPU_MACHINES) for machine in machines):
+    if all(machine.startswith(pools.TPU_MACHINES) for machine in machines):
         fix = f"gcloud container node-pools create cpu --cluster={name} --project={settings.project}"
         yield "without CPU nodes", "controllers run on nodes without TPUs", f"{fix} --location={region}"
 

@@ -9,7 +9,7 @@ from infra.core.account import Account, short
 from infra.core.secrets import ACCESSOR
 from infra.google.acting import once_it_may_act
 from infra.google.role import only
-from infra.layers.gke.pods import PRINCIPALS, member_of
+from infra.layers.gke.pods import PRINCIPALS, identity, member_of
 from infra.layers.gke.settings import GkeSettings
 from infra.layers.storage.names import JOBS, jobs_folder
 from infra.layers.storage.settings import StorageSettings
@@ -127,9 +127,7 @@ class WorkloadIdentity(pulumi.ComponentResource):
                 f"{id_}-{namespace}",
                 service_account_id=account.name,
                 role="roles/iam.workloadIdentityUser",
-                member=(
-                    f"serviceAccount:{settings.project}.svc.id.goog[{namespace}/{desired.kubernetes_account}]"
-                ),
+                member=f"serviceAccount:{identity(settings, namespace)}",
                 opts=after,
             )
         return account

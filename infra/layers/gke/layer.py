@@ -11,6 +11,7 @@ from infra.google.role import Role, act_as
 from infra.layers.gke import pools
 from infra.layers.gke.one_pool import checked
 from infra.layers.gke.outputs import GkeOutputs
+from infra.layers.gke.pods import identity
 from infra.layers.gke.rules import RULES
 from infra.layers.gke.settings import NODES, GkeSettings, PoolSettings
 from infra.settings.schema import Settings
@@ -102,8 +103,7 @@ def _claims(settings: Settings) -> Iterator[Named]:
     """
     account = settings[GkeSettings].kubernetes_account
     for namespace in settings[GkeSettings].namespaces:
-        identity = f"{settings.project}.svc.id.goog[{namespace}/{account}]"
-        yield Named("gke:kubernetesAccount", account, identity)
+        yield Named("gke:kubernetesAccount", account, identity(settings, namespace))
 
 
 LAYER = Layer(

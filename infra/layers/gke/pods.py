@@ -23,3 +23,8 @@ def member_of(settings: Settings, namespace: str) -> str:
         f"/locations/global/workloadIdentityPools/{settings.project}.svc.id.goog"
         f"/subject/ns/{namespace}/sa/{desired.kubernetes_account}"
     )
+
+
+def identity(settings: Settings, namespace: str) -> str:
+    """Return a namespace's pods as IAM names those who impersonate an account: no cluster is in it."""
+    return f"{settings.project}.svc.id.goog[{namespace}/{settings[GkeSettings].kubernetes_account}]"

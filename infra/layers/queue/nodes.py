@@ -11,7 +11,7 @@ from infra.layers.gke import pools
 from infra.layers.gke.settings import GkeSettings
 from infra.settings.schema import Settings
 
-_TPU_MACHINES, _DEFAULT = "ct", "default"
+_DEFAULT = "default"
 
 
 def accounts(settings: Settings, number: pulumi.Input[str]) -> dict[str, pulumi.Input[str]]:
@@ -24,7 +24,7 @@ def accounts(settings: Settings, number: pulumi.Input[str]) -> dict[str, pulumi.
     names = {
         str(config.get("serviceAccount") or _DEFAULT)
         for config in configs
-        if not str(config.get("machineType")).startswith(_TPU_MACHINES)
+        if not str(config.get("machineType")).startswith(pools.TPU_MACHINES)
     }
     names.discard(account_email(settings, settings[GkeSettings].node_account_id))
     default = pulumi.Output.concat(number, "-compute@developer.gserviceaccount.com")

@@ -24,7 +24,7 @@ from infra.layers.queue.outputs import QueueOutputs
 from infra.layers.queue.ready import Ready
 from infra.layers.queue.settings import QueueSettings
 from infra.layers.queue.team import cluster as cluster_name
-from infra.layers.queue.team import planned_pools, teams
+from infra.layers.queue.team import planned_pools, secret_names, teams
 from infra.layers.storage.outputs import StorageOutputs
 from infra.settings.schema import Settings
 from infra.slices import nodes
@@ -204,8 +204,7 @@ def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]
     gke = upstream.read(GkeOutputs, settings)
     storage = upstream.read(StorageOutputs, settings)
     volumes = namespace.Volumes(storage.bucket_name, _disks(settings))
-    own = dict.fromkeys(secret for team in teams(settings) for secret in team.secrets)
-    if own:
+    if own := secret_names(settings):
         from infra.core import present  # here, so that no program waits for Google's libraries
 
         present.require(settings, own, "queue:teams[].secrets")

@@ -50,6 +50,12 @@ def teams(settings: Settings) -> tuple[Team, ...]:
     )
 
 
+def secret_names(settings: Settings) -> list[str]:
+    """Return the secrets that teams have, once each; none without the layer."""
+    queue = settings.get(QueueSettings)
+    return list(dict.fromkeys(name for team in queue.teams for name in team.secrets)) if queue else []
+
+
 def reader(settings: Settings, team: Team) -> Reader:
     """Return the account of a team's pods; with `gke:workloadAccountId` it is that of all teams."""
     granted = {
