@@ -48,8 +48,8 @@ def plan(
     planned.refuse_failed()
     if not as_json and layout == "text":
         saved = f"tpu infra up {environment} {' '.join(layers)} --plan {save}"
-        command = " ".join(saved.split()) if save else f"tpu up {environment}"
-        print("\nno changes" if planned.empty else f"\nnext: {command}")
+        command = saved if save else f"tpu up {environment} {' '.join(layers)}"
+        print("\nno changes" if planned.empty else f"\nnext: {' '.join(command.split())}")
     return 0
 
 

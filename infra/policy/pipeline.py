@@ -117,7 +117,10 @@ def _in_time(resource: Resource, _: Settings) -> Iterator[str]:
         yield "budgetFilter.projects: nothing"
 
 
-def _budgeted(_: Resource, settings: Settings) -> Iterator[str]:
+def _budgeted(stack: Resource, settings: Settings) -> Iterator[str]:
+    """Yield a missing budget at the environment's first stack alone, since all stacks share it."""
+    if stack.name != f"{settings.layers_on[0].name}-{settings.environment}":
+        return
     monitoring = settings.get(MonitoringSettings)
     if settings.protected and (monitoring is None or monitoring.budget_per_month is None):
         yield "monitoring:budgetPerMonth: nothing"

@@ -117,6 +117,8 @@ def test_what_is_taken_over_is_a_change(pulumi_cli: FakePulumi, capfd: pytest.Ca
     output = capfd.readouterr().out
     assert "\n  =  gcp:storage/bucket:Bucket  theirs\n" in output
     assert output.endswith("\nnext: tpu up dev\n")
+    assert main(["plan", "dev", "storage"]) == 0
+    assert capfd.readouterr().out.endswith("\nnext: tpu up dev storage\n")
 
 
 def test_a_plan_as_json_and_as_a_comment_for_ci(

@@ -335,8 +335,9 @@ WITHOUT_MONITORING = dict.fromkeys(key for key in EVERYTHING if key.startswith("
 def test_an_environment_outside_of_dev_has_a_budget(
     environment: str, gone: dict[str, Any], refused: bool
 ) -> None:
-    stack = Resource(STACK, f"tpu-{environment}", {})
+    stack, other = (Resource(STACK, f"{layer}-{environment}", {}) for layer in ("storage", "tpu"))
     checked = settings(environment, **gone)
+    assert not [*findings(RULES, [other], checked)], "reported once"
     result = [str(finding.problem) for finding in findings(RULES, [stack], checked)]
     assert len(result) == refused
     assert [finding.mandatory(checked) for finding in findings(RULES, [stack], checked)] == (
