@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 ACCESSOR = "roles/secretmanager.secretAccessor"
 """Role of accounts that read a secret, granted on the secret."""
 _READ_BY = (ACCESSOR, "roles/secretmanager.admin", "roles/owner")
-_UNKNOWN = (Kind.PERMISSION, Kind.API_OFF)
+UNSEEN = (Kind.PERMISSION, Kind.API_OFF)
+"""Refusals by which a login doesn't learn whether a secret is there."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ def problems(
         try:
             yield from missing(google, settings, secret) or _refused(google, secret, reader, fix)
         except RequestError as error:
-            if error.failure.kind not in _UNKNOWN:
+            if error.failure.kind not in UNSEEN:
                 raise
             if not layer:
                 rule = f"must be readable by {reader.member}, which you may not look up"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from infra.core.secrets import missing, problems
+from infra.core.secrets import UNSEEN, missing, problems
 from infra.doctor.finding import MISSING, OK, OPTIONAL, Finding
 from infra.google.client import Client, RequestError
 from infra.layers.queue import team
@@ -24,6 +24,8 @@ def check(google: Client, settings: Settings, what: str) -> Iterator[Finding]:
             wrong += missing(google, settings, Secret("", name)) if name not in names else ()
             known.append(name)
         except RequestError as error:
+            if error.failure.kind not in UNSEEN:
+                raise
             yield Finding(what, OPTIONAL, f'"{name}" of a team can\'t be looked up', error.failure.fix)
     for problem in wrong:
         yield Finding(what, MISSING, f"{problem.value}: {problem.rule}", problem.fix)

@@ -17,7 +17,7 @@ from infra.slices import sizes
 if TYPE_CHECKING:
     from infra.prices.row import PriceRow, Rate
 
-TPU_MACHINES = "ct"  # first letters of the types of machines with chips
+TPU_MACHINES = ("ct", "tpu")  # first letters of the types of machines with chips: ct6e-…, tpu7x-…
 PODS_PER_CPU_NODE = 110  # GKE's default and the most of it that a /24 takes
 ON_DEMAND, SPOT, FLEX_START, QUEUED, RESERVED = PROVISIONING = (
     "on demand", "spot", "flex-start", "queued", "reservation",

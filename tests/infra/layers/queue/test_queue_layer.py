@@ -164,6 +164,7 @@ def test_an_existing_clusters_own_nodes_may_pull_the_controllers_that_run_there(
         "web@my-project.iam.gserviceaccount.com": "e2-standard-4",
         "tpu-gke-nodes@my-project.iam.gserviceaccount.com": "n2-standard-8",
         "tpu": "ct6e-standard-4t",
+        "newer": "tpu7x-standard-4t",
     }
     configs = [{"serviceAccount": name, "machineType": machine} for name, machine in machines.items()]
     cluster = {"nodePools": [{"config": config} for config in configs]}

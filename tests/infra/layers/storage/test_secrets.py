@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator
+from unittest.mock import Mock
 
 import pytest
 
 from infra.core import present
 from infra.core.secrets import ACCESSOR, problems
 from infra.doctor import secrets
-from infra.google.client import Client
+from infra.google.client import Client, RequestError
+from infra.google.failures import Failure, Kind
 from infra.layers.gke.pods import PRINCIPALS, member_of
 from infra.layers.queue.team import reader, teams
 from infra.layers.storage.names import hosts
@@ -179,3 +181,13 @@ def test_who_may_not_look_for_a_teams_secret_is_well(cloud: Emulated) -> None:
     given = parsed({**BASE, **TEAMS, "gcp:project": PROJECT})
     assert "optional" in [finding.state for finding in secrets.check(google, given, "secrets")]
     assert "missing" not in [finding.state for finding in secrets.check(google, given, "secrets")]
+
+
+def test_an_outage_while_the_doctor_looks_for_a_teams_secret_is_no_missing_role(
+    cloud: Emulated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outage = RequestError(Failure(Kind.TRANSIENT, "503"))
+    monkeypatch.setattr(secrets, "missing", Mock(side_effect=outage))
+    google = Client(PROJECT, Session(cloud), sleep=lambda _: None)
+    with pytest.raises(RequestError):
+        list(secrets.check(google, parsed({**BASE, **TEAMS, "gcp:project": PROJECT}), "secrets"))
