@@ -76,7 +76,7 @@ def up(**world: Any) -> int:
 
 @rehearsal.command(examples=["-c 'pulumi preview -s dev'"])
 @click.option("-c", "line", metavar="CMD", help="Run this instead of an interactive shell.")
-@click.option("--as", "account", type=click.Choice(person.PEOPLE), default="platform-engineer",
+@click.option("--as", "account", type=click.Choice(person.LOGINS), default="platform-engineer",
               show_default=True, help="The user in the world.")  # fmt: skip
 @_FRESH
 def shell(line: str | None, account: str, **world: Any) -> int:

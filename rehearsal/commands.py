@@ -177,7 +177,7 @@ def shell(narrator: Narrator, world: World, account: str, line: str | None) -> i
     Args:
         narrator: for progress.
         world: options of the world.
-        account: the user in the world, of `person.PEOPLE`.
+        account: the user in the world, of `person.LOGINS`.
         line: run this line instead of an interactive shell.
 
     Returns:

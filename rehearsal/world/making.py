@@ -65,12 +65,10 @@ def make(layout: Layout, plan: Plan, narrator: Narrator) -> dict[str, str]:
     with narrator.step("machine image, certificates, login, plugins") as note:
         image = ensure_image(cache_dir(), narrator.line)
         tls = authority.issue(layout.tls, names.CERTIFICATE_NAMES, [names.FRONT_DOOR])
-        tokens = {account: secrets.token_urlsafe(24) for account in person.PEOPLE}
+        tokens = {account: secrets.token_urlsafe(24) for account in person.LOGINS}
         for account, token in tokens.items():
             # gcloud writes it for people, and CI logs in otherwise.
             person.write_login(layout.home, account, token, "" if account == "ci" else project)
-        tokens["owner"] = secrets.token_urlsafe(24)
-        person.write_login(layout.home, "owner", tokens["owner"], project)
         public_key = person.write_ssh(layout.home)
         (layout.root / "hosts").write_text(names.hosts_file())
         (layout.root / "resolv.conf").write_text("# No name servers: there is no way out of this world.\n")

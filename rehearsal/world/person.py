@@ -18,6 +18,7 @@ PEOPLE = {
     "ci": "ci@build-project.iam.gserviceaccount.com",
 }
 OWNER = "owner@example.com"
+LOGINS = {**PEOPLE, "owner": OWNER}
 DEFAULT = "ml-engineer"
 LOGIN = "engineer"
 # How the fleet reaches a host, for its setting `fleet:ssh`: there is no Identity-Aware Proxy in here.
@@ -54,7 +55,7 @@ def write_login(home: Path, account: str, refresh_token: str, quota_project: str
 
 
 def credentials(account: str, home: Path | None = None) -> Path:
-    """Return the path of the login of `owner`, or of an account in PEOPLE."""
+    """Return the path of the login of an account in LOGINS."""
     return (home or Path(os.environ["HOME"])) / f"{account}.json"
 
 
@@ -64,7 +65,7 @@ def login(account: str, home: Path | None = None) -> dict[str, str]:
     return {
         "GOOGLE_APPLICATION_CREDENTIALS": path,
         "CLOUDSDK_AUTH_CREDENTIAL_FILE_OVERRIDE": path,
-        "CLOUDSDK_CORE_ACCOUNT": PEOPLE[account],
+        "CLOUDSDK_CORE_ACCOUNT": LOGINS[account],
     }
 
 

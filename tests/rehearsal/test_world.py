@@ -132,6 +132,15 @@ def test_a_world_is_real_inside_and_closed_to_the_outside(folder: Path) -> None:
     assert rest == ["fenced", f"file://{folder}/stacks"]
     assert Path("Pulumi.dev.yaml").read_bytes() == settings
 
+    # Nobody but the project's owner may create a secret, or grant a role.
+    create = (
+        "gcloud services enable secretmanager.googleapis.com && "
+        "printf %s VALUE | gcloud secrets create hf-token --data-file=-"
+    )
+    for account, status in (("ml-engineer", 1), ("owner", 0)):
+        result = rehearsal("shell", "--dir", str(folder), "--as", account, "-c", create)
+        assert result.returncode == status, result.stderr
+
     again = rehearsal("up", "--dir", str(folder))
     assert again.returncode == 3
     assert "is up" in again.stderr
