@@ -5,6 +5,7 @@ https://cloud.google.com/secret-manager/docs/reference/rest/v1/projects.secrets
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -24,6 +25,7 @@ ACCESSOR = "roles/secretmanager.secretAccessor"
 _READ_BY = (ACCESSOR, "roles/secretmanager.admin", "roles/owner")
 UNSEEN = (Kind.PERMISSION, Kind.API_OFF)
 """Refusals by which a login doesn't learn whether a secret is there."""
+_ABSENT = re.compile(r"Secret \[projects/[^/\]]+/secrets/([\w-]+)\] not found")
 
 
 @dataclass(frozen=True)
@@ -82,13 +84,24 @@ def missing(google: Client, settings: Settings, secret: Secret, path: str = "--s
     except RequestError as error:
         if error.failure.kind is not Kind.MISSING:
             raise
-        fix = f"printf %s VALUE | gcloud secrets create {secret.name} --project={project} --data-file=-"
+        fix = creation(project, secret.name)
         rule = f"{project} has no such secret, or none with a version {secret.version}"
         return [Problem(path, value, rule, fix)]
     if state == "ENABLED":
         return []
     fix = f"gcloud secrets versions enable {secret.version} --secret={secret.name} --project={project}"
     return [Problem(path, value, f"its version {secret.version} is {state}", fix)]
+
+
+def creation(project: str, name: str) -> str:
+    """Return the command that creates a secret."""
+    return f"printf %s VALUE | gcloud secrets create {name} --project={project} --data-file=-"
+
+
+def absent(message: str) -> str:
+    """Return the secret that an error of an update says isn't there; "" for other errors."""
+    named = _ABSENT.search(message)
+    return named[1] if named else ""
 
 
 def _refused(google: Client, secret: Secret, reader: Reader, fix: str) -> Iterator[Problem]:

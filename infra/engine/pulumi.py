@@ -16,7 +16,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from infra.core import secrets
 from infra.core.layer import directory as directory_of
+from infra.core.layer import up_command
 from infra.engine import projects, registry
 from infra.engine.roles import with_roles
 from infra.engine.settings import from_file
@@ -240,7 +242,7 @@ def errors(events: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
 
 
 def _lacking(errors: Mapping[str, Sequence[str]], layer: str, environment: str, root: Path) -> Iterator[str]:
-    """Yield what somebody must do first, by an update's errors: grants, quotas, policies, a login.
+    """Yield what somebody must do first, by an update's errors: grants, quotas, policies, a login, secrets.
 
     An account that the layer makes may be what lacks one.
     """
@@ -250,6 +252,9 @@ def _lacking(errors: Mapping[str, Sequence[str]], layer: str, environment: str, 
     for message in chain(*errors.values()):
         if grant := declared.hooks.missing_grant(settings, message) if settings else "":
             grants[f"grant {grant}"] = None
+        elif settings and (secret := secrets.absent(message)):
+            again = up_command(layer, environment)
+            grants[f"{secrets.creation(settings.project, secret)}, then {again}"] = None
         elif (failure := classify(message)).kind in (Kind.PERMISSION, Kind.POLICY, Kind.QUOTA, Kind.LOGIN):
             grants[with_roles(failure.fix)] = None
     return iter(grants)

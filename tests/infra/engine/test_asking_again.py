@@ -182,3 +182,17 @@ def test_a_saved_plan_is_applied_once(root: Path, pulumi_cli: FakePulumi, slept:
     with pytest.raises(CommandError, match="make it again: tpu plan dev pipeline"):
         stacks.up("dev", ["pipeline"], root, ["--yes"], plans=root)
     assert (ups(pulumi_cli), slept) == (1, [])
+
+
+def test_a_secret_that_is_missing_ends_the_update_with_the_commands_that_mend_it(
+    root: Path, pulumi_cli: FakePulumi, slept: list[float]
+) -> None:
+    refused = "googleapi: Error 404: Secret [projects/1/secrets/hf-token] not found."
+    errors(pulumi_cli, (OTHER, f"Error creating SecretIamMember: {refused}, notFound"))
+    with pytest.raises(CommandError) as failed:
+        stacks.up("dev", ["storage"], root, ["--yes"])
+    assert str(failed.value).splitlines()[1:] == [
+        "    fix: printf %s VALUE | gcloud secrets create hf-token --project=my-project --data-file=-, "
+        "then tpu up dev storage"
+    ]
+    assert not slept
