@@ -10,7 +10,8 @@ from tests.views.pages import assert_stands_alone
 
 def row(node: str = "tpu-dev", **more: object) -> MemberRow:
     known: dict[str, object] = {
-        "slice": "train", "node": node, "zone": "us-east5-b", "state": "READY", "condition": "working", "stage": "launch",
+        "slice": "train",
+        "node": node, "zone": "us-east5-b", "state": "READY", "condition": "working", "stage": "launch",
         "samples": 120, "of_samples": 600, "shards": 0, "size_bytes": 0, "samples_per_s": 2.5,
         "left_s": 192.0, "why": "", "loss": 2.34567, "goodput": 0.873,
     }  # fmt: skip
