@@ -264,7 +264,9 @@ def remarks(observation: Observation) -> list[str]:
     if observation.decisions and all(
         decision.condition is Condition.DONE for decision in observation.decisions
     ):
-        output.append("all are done, and paid for until they are deleted: tpu fleet delete")
+        names = dict.fromkeys(member.slice for member in observation.members)
+        command = " ".join(["tpu fleet delete ENV", *(f"--slice {name}" for name in names)])
+        output.append(f"all are done, and paid for until they are deleted: {command}")
     return output
 
 
