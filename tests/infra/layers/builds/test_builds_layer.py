@@ -54,6 +54,15 @@ def test_the_applying_account_grants_what_layers_grant_and_nothing_else() -> Non
     )
 
 
+def test_builds_let_pods_read_the_secrets_that_a_layer_below_names() -> None:
+    role = "roles/secretmanager.admin"
+    assert role not in {item.name for item in access.applying(settings())}
+    given = parsed({**BASE, **GIVEN, "storage:secrets": ["hf-token"]})
+    (item,) = (item for item in access.applying(given) if item.name == role)
+    assert "secretmanager.secrets.setIamPolicy" in item.permissions
+    assert item.why == "say who reads the secrets of programs"
+
+
 @pytest.mark.parametrize("count", [10, 11, 20, 21])
 def test_every_role_is_in_exactly_one_condition(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     roles = [f"roles/service{number}.viewer" for number in range(count)]
