@@ -42,8 +42,9 @@ ON_NODES = (
 # What finds out whether something lives on a layer (infra/core/guard.py), by what that is (`Layer.holds`).
 OF_GUARDS = {
     "members": ("tpu.nodes.list",),
-    "jobs": ("container.clusters.connect", "container.clusters.list", "container.thirdPartyObjects.list"),
-}
+    "jobs": ("container.clusters.connect", "container.clusters.get", "container.clusters.list",
+             "container.thirdPartyObjects.list"),
+}  # fmt: skip
 
 
 def holders(policy: Mapping[str, Any], roles: Collection[str]) -> set[str]:

@@ -209,8 +209,10 @@ def test_a_plan_warns_of_what_an_existing_cluster_lacks_for_teams(
     warnings: list[str] = []
     monkeypatch.setattr("pulumi.log.warn", lambda text, *_, **__: warnings.append(text))
     monkeypatch.setattr("infra.google.client.Client.json", lambda *given: cluster)
-    up(**{"gke:existingCluster": True, "gke:clusterName": "tpu"})
+    result = up(**{"gke:existingCluster": True, "gke:clusterName": "tpu"})
     assert len(warnings) == bool(words)
+    guard = result.named("pulumi-python:dynamic:Resource", "jobs")
+    assert guard.inputs["labels"] == {"cluster": "projects/my-project/locations/us-east5/clusters/tpu"}
     assert all(word in warnings[0] for word in words)
 
 
