@@ -198,8 +198,8 @@ def test_jobs_that_run_or_wait_keep_what_they_stand_on(
 def test_jobs_on_a_cluster_without_our_labels_are_found_by_its_name(
     workloads: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = {} if workloads is None else {WORKLOADS: {"items": workloads}}
-    web = Web({CLUSTERS.replace("locations/-", "locations/l") + "/theirs": cluster(), **found})
+    pages = {} if workloads is None else {WORKLOADS: {"items": workloads}}
+    web = Web({CLUSTERS.replace("locations/-", "locations/l") + "/theirs": cluster(), **pages})
     monkeypatch.setattr(client, "_login", lambda: web)
     labels = {"cluster": "projects/p/locations/l/clusters/theirs"}
     if workloads is None:
