@@ -20,12 +20,15 @@ _LOGIN = re.compile(r"tpu slurm ssh [\w-]+\n")
 
 
 def commands(page: Path) -> dict[str, str]:
-    """Return the commands of a page by section heading; sections without commands are left out."""
+    """Return the commands of a page by section heading, lines that end with \\ joined to the next.
+
+    Sections without commands are left out.
+    """
     return {heading: "".join(blocks) for heading, blocks in _blocks(page).items()}
 
 
 def _blocks(page: Path) -> dict[str, list[str]]:
-    sections = re.split(r"^## ", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    sections = re.split(r"^## ", page.read_text(encoding="utf-8").replace("\\\n", ""), flags=re.MULTILINE)
     blocks = {section.partition("\n")[0]: _BLOCK.findall(section) for section in sections}
     return {heading: lines for heading, lines in blocks.items() if lines}
 

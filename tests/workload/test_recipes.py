@@ -24,9 +24,9 @@ from workload.train import config as configs
 
 pytestmark = pytest.mark.slow
 
-GUIDE = ROOT / "docs/guides/fine-tuning.md"
-PREPARE = shlex.split(re.findall("(?m)^    workload (data prepare .*)", GUIDE.read_text("utf-8"))[0])
-RUN = shlex.split(re.findall(r"run: (train [^}]*)}", GUIDE.read_text("utf-8"))[0])
+GUIDE = (ROOT / "docs/guides/fine-tuning.md").read_text("utf-8").replace("\\\n", "")
+PREPARE = shlex.split(re.findall("(?m)^    workload (data prepare .*)", GUIDE)[0])
+RUN = shlex.split(re.findall(r"run: (train [^}]*)}", GUIDE)[0])
 BUCKET = "gs://my-project-checkpoints/data/"
 WEIGHTS = PREPARE[PREPARE.index("--tokenizer") + 1].rstrip("/")
 WIDTHS = ["model.layers=2", "model.d_model=32", "model.heads=4", "model.kv_heads=2", "model.head_dim=8",
