@@ -28,13 +28,14 @@ from tools.budget import words as count
 from tools.settings_docs import PAGES, add_pages, default_of
 from workload.__main__ import main as workload
 
+MOST_COLUMNS = 98  # of a block on GitHub; wider ones are scrolled
 HISTORY = {"log.md", "CHANGELOG.md"}
 DOCUMENTS = {
     path: path.read_text(encoding="utf-8")
     for path in (*ROOT.glob("*.md"), *sorted((ROOT / "docs").rglob("*.md")))
     if path.name not in HISTORY and path.parent.name != "decisions"
 }
-TEXT = "\n".join(DOCUMENTS.values())
+TEXT = re.sub(r" \\\n +", " ", "\n".join(DOCUMENTS.values()))
 README = DOCUMENTS[ROOT / "README.md"]
 
 
@@ -210,6 +211,27 @@ def test_what_a_user_reads_stays_within_its_budget() -> None:
 def test_tables_and_definitions_of_links_are_not_counted() -> None:
     block = "<!-- begin generated: a.b -->\n| x | y |\n\nz\n<!-- end generated -->"
     assert count(f"two words\n{block}\n[c]: https://example.com\nthree") == 3
+
+
+def too_wide(page: str) -> list[str]:
+    """Return lines of a page's blocks that GitHub clips; generated ones and printed messages aside."""
+    text = re.sub(r"<!-- begin generated: .*?<!-- end generated -->", "", page, flags=re.DOTALL)
+    fenced = "\n".join(re.findall(r"^```\w*\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)).splitlines()
+    code = [*fenced, *re.findall(r"^ {4}(.+)$", text, re.MULTILINE)]
+    return [line for line in code if len(line) > MOST_COLUMNS and "; one stack alone can" not in line]
+
+
+def test_blocks_of_code_fit_githubs_width() -> None:
+    pages = [*(ROOT / "docs/guides").glob("*.md"), ROOT / "README.md", *(ROOT / "examples").rglob("*.md")]
+    assert len(pages) >= 20
+    assert {page.name: wide for page in pages if (wide := too_wide(page.read_text("utf-8")))} == {}
+
+
+def test_a_line_of_code_that_is_too_wide_is_found() -> None:
+    wide, prose = "x" * (MOST_COLUMNS + 1), "y" * 120
+    page = f"{prose}\n| {prose} |\n```bash\n{wide}\n```\n    {wide}\n    {wide[1:]}\n"
+    generated = f"<!-- begin generated: a.b -->\n```\n{wide}\n```\n<!-- end generated -->\n"
+    assert too_wide(generated + page) == [wide, wide]
 
 
 def test_decisions_are_numbered_without_a_gap() -> None:

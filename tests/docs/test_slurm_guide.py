@@ -17,7 +17,7 @@ from tests.workload.test_slurm import of
 from tools.blocks import ROOT
 from workload.host.slurmd import mounts, service
 
-GUIDE = (ROOT / "docs/guides/slurm.md").read_text("utf-8")
+GUIDE = re.sub(r" \\\n +", " ", (ROOT / "docs/guides/slurm.md").read_text("utf-8"))
 BLUEPRINT = (ROOT / "docs/guides/from-cluster-toolkit.md").read_text("utf-8")
 
 
