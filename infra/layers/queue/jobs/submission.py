@@ -183,6 +183,7 @@ def _command_line(settings: Settings, run: str) -> Iterator[Problem]:
         for problem in wrong:
             yield replace(problem, fix=f"{problem.fix}; what `tpu job` takes stands before --")
         return
+    yield from commands.elsewhere("-- PROGRAM", run, settings[StorageSettings].bucket_name)
     by_pods = settings[QueueSettings].install == "bundle" and not settings[TpuSettings].code
     if by_pods and (file := commands.own_file(run)):
         packaged = commands.PACKAGED.get(commands.split(run)[0], [])

@@ -218,6 +218,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         {"run": "extract qwen2.5-0.5b.toml --stream gs://b/s --set extract.pointz=3", "pools": SINGLE},
         ": --set extract.pointz isn't a setting of extract",
     ),
+    ({"run": "train tiny.toml --set data.path=gs://b/x"}, ": hosts read data.path from gs://my-project-"),
+    ({"run": "data prepare --sourze x"}, "--sourze isn't an option of data prepare"),
     ({"run": "train tiney.toml"}, "fix: perhaps tiny.toml"),
     ({"run": "python train.py"}, "the bundle has no train.py\n    fix: tpu:code: and the folder of train.py"),
     ({"pools": TWO}, "a job has slices of one size and machine: v6e-16 (train), v6e-256 (big)"),
