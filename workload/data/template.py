@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from settings_schema.parser import nearest
+from workload.arguments import hub_fix
 from workload.data.sources import whole
 from workload.errors import DataError
 
@@ -53,7 +54,7 @@ class Template:
         """
         folder = tokenizer if tokenizer.is_dir() else tokenizer.parent
         config = _config(folder / _CONFIG)
-        file, source = _source(folder, config)
+        file, source = _source(tokenizer, folder, config)
         now = _now()
         plain, marking = _environment(now), _environment(now, _MARKS)
         try:
@@ -189,7 +190,7 @@ def _config(file: Path) -> dict[str, Any]:
     return config
 
 
-def _source(folder: Path, config: dict[str, Any]) -> tuple[Path, str]:
+def _source(tokenizer: Path, folder: Path, config: dict[str, Any]) -> tuple[Path, str]:
     """Return the file that holds the template, and the template."""
     file = folder / _FILE
     try:
@@ -207,8 +208,11 @@ def _source(folder: Path, config: dict[str, Any]) -> tuple[Path, str]:
             fix = f"put the template to use into {folder / _FILE}"
             raise DataError(f"{file}: no chat template is named default, of: {names}\n    fix: {fix}")
     if not isinstance(template, str):
-        fix = f"name the folder of a model that chats, put a template into {_FILE}, or leave --chat out"
-        raise DataError(f"{folder}: has no chat template, in {_FILE} or {_CONFIG}\n    fix: {fix}")
+        fix = hub_fix(str(tokenizer), tokenizer)
+        fix = (
+            fix or f"name the folder of a model that chats, put a template into {_FILE}, or leave --chat out"
+        )
+        raise DataError(f"{tokenizer}: has no chat template, in {_FILE} or {_CONFIG}\n    fix: {fix}")
     return file, template
 
 
