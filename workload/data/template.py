@@ -208,10 +208,8 @@ def _source(tokenizer: Path, folder: Path, config: dict[str, Any]) -> tuple[Path
             fix = f"put the template to use into {folder / _FILE}"
             raise DataError(f"{file}: no chat template is named default, of: {names}\n    fix: {fix}")
     if not isinstance(template, str):
-        fix = hub_fix(str(tokenizer), tokenizer)
-        fix = (
-            fix or f"name the folder of a model that chats, put a template into {_FILE}, or leave --chat out"
-        )
+        fix = f"name the folder of a model that chats, put a template into {_FILE}, or leave --chat out"
+        fix = hub_fix(str(tokenizer), tokenizer) or fix
         raise DataError(f"{tokenizer}: has no chat template, in {_FILE} or {_CONFIG}\n    fix: {fix}")
     return file, template
 

@@ -113,9 +113,8 @@ class HuggingFace:
         try:
             raw = file.read_bytes()
         except OSError as error:
-            fix = (
-                hub_fix(str(path), path) or "--tokenizer names a tokenizer.json, or the folder that holds it"
-            )
+            fix = "--tokenizer names a tokenizer.json, or the folder that holds it"
+            fix = hub_fix(str(path), path) or fix
             raise DataError(f"{file}: can't be read: {error.strerror}\n    fix: {fix}") from None
         try:
             self._tokenizer = tokenizers.Tokenizer.from_str(raw.decode())
