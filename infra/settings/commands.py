@@ -52,9 +52,8 @@ tests/docs/test_run_keys.py writes the file from what the workload declares.
 OPTIONS = KEYS["options"]
 """Options of the workload's other commands, such as "data prepare"."""
 PLACES = ("data.path", "observe.eval_path", "train.init_from", "model.weights")
-MOUNTED = PLACES[:3]
-"""Folders that hosts read from their mount, of the environment's bucket alone; `--dir`, `--stream` and
-model.weights may be in any bucket that its owner lets the hosts' account read or write."""
+"""Folders that hosts read from their mount, of the environment's bucket alone; `--dir` and `--stream` may be
+in any bucket that its owner lets the hosts' account read or write."""
 KINDS: Mapping[str, type] = {"bool": bool, "int": int, "float": float, "str": str}
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/+")
 _BUCKET = re.compile(r"gs://([^/]+)(/.*)?")
@@ -129,10 +128,11 @@ def other_options(run: str) -> None:
 
 def elsewhere(path: str, run: str, bucket: str) -> Iterator[Problem]:
     """Yield folders of `run`, the setting at `path`, that hosts read from `bucket` alone, in another one."""
-    parsed = training(run)
-    for key, place in _places(parsed.changes if parsed else ()):
+    words = split(run)
+    changes = [word.removeprefix("--set=") for word in words] if words and words[0] in PACKAGED else []
+    for key, place in _places(changes):
         match = _BUCKET.fullmatch(place)
-        if key in MOUNTED and match and match[1] != bucket:
+        if match and match[1] != bucket:
             rule = f"hosts read {key} from gs://{bucket} or a disk, not from gs://{match[1]}"
             yield Problem(path, f'"{run}"', rule, f"gcloud storage cp -r {place} gs://{bucket}/data")
 
