@@ -24,10 +24,6 @@ COMMANDS = {
         "benchmarks.maxtext:measure",
         "memory, exchanges, waits and FLOPs of a step, beside MaxText's recipes; 2 to 5 min a row.",
     ),
-    "small": (
-        "benchmarks.small:measure",
-        "tokens a second of a 42 M model on this CPU, beside MaxText, Levanter, transformers; 10 min.",
-    ),
     "saves": (
         "benchmarks.storage:saves",
         "T4: cost of a checkpoint: the share of time that training stands still, and bytes; 5 min.",
@@ -60,7 +56,7 @@ COMMANDS = {
         "benchmarks.queue:measure",
         "1,000 jobs, 64 slices, by the real Kueue and JobSet: order, quota, latency, memory; 15 min, root.",
     ),
-    "page": ("benchmarks.page:write", "docs/internals/benchmarks.md and its pictures, from the results."),
+    "page": ("benchmarks.page:write", "docs/internals/benchmarks.md, from the results."),
 }
 
 
