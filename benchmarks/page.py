@@ -33,15 +33,6 @@ def _result(name: str) -> Result:
     return result
 
 
-def _memory(result: Result) -> list[str]:
-    head = "examples a chip", "trainer", "arguments and heap, GiB", "of it arguments", "exchanged a step, GB"
-    figures = ("total_gib", "arguments_gib", "exchanged_gb")
-    rows = [
-        (row["examples"], row["trainer"], *(f"{row[key]:.2f}" for key in figures)) for row in result["rows"]
-    ]
-    return markdown(head, rows, numbers=(0, 2, 3, 4))
-
-
 def _maxtext(result: Result) -> list[str]:
     head = (
         "step", "examples a chip", "trainer", "arguments and heap, GiB", "on the host, GiB",
@@ -213,7 +204,6 @@ def _queue(result: Result) -> list[str]:
 
 
 TABLES: dict[str, Callable[[Result], list[str]]] = {
-    "memory": _memory,
     "maxtext": _maxtext,
     "saves": _saves,
     "loader": _loader,
