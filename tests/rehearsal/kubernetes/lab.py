@@ -88,8 +88,8 @@ class Lab:
         self.webhook = Webhook(self.control_plane)
         self.webhook.start()
         # In a file system of its own: overlayfs takes no layer that is part of another.
-        files = shutil.copytree(Path(image.__file__).with_name("rootfs"), "/run/host", dirs_exist_ok=True)
-        machine = Image(root=Path("/"), layers=(Path(files),))
+        rootfs = shutil.copytree(Path(image.__file__).with_name("rootfs"), "/run/host", dirs_exist_ok=True)
+        machine = Image(root=Path("/"), layers=(Path(rootfs),))
         stand_ins = {**images, **controllers(), MACHINE: machine}
         self.agent = Agent(self.api, place / "agent", stand_ins)
         self.agent.start()
