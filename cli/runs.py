@@ -85,7 +85,7 @@ def list_runs(root: Path, environment: str, as_json: bool) -> int:
 @click.argument("run", metavar="RUN", help="its name, as in tpu runs ENV")
 @click.argument("other", metavar="[RUN2]", required=False, help="a second one, drawn over it")
 @click.option("--follow", "-f", is_flag=True, help=f"Read again every {_EVERY_S} s until the run has ended.")
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+@click.option("--out", type=options.PATH, metavar="FILE",
               help=f"The page's file; default: {_PAGES}/ENV-RUN.html.")  # fmt: skip
 @click.option("--no-open", is_flag=True, help="Only write the page; open no browser.")
 @click.pass_obj

@@ -58,7 +58,7 @@ def _settings(environment: str) -> Settings:
 
 @slurm.command(words="OPTION", examples=["dev job.sbatch -- -p tpu -N 1"])
 @options.environment
-@click.argument("script", metavar="FILE", type=click.Path(path_type=Path), help="job script on this machine")
+@click.argument("script", metavar="FILE", type=options.PATH, help="job script on this machine")
 @variables.options
 @_NODE
 def submit(
