@@ -153,7 +153,7 @@ def test_settings_that_are_named_exist() -> None:
 def test_tests_that_are_named_exist() -> None:
     named = set(re.findall(r"\b(test_\w+)\b(?!\.py|/)", TEXT))
     files = (path.read_text("utf-8") for path in (ROOT / "tests").rglob("*.py"))
-    assert len(named) > 50
+    assert len(named) > 40
     assert named - {name for text in files for name in re.findall(r"def (test_\w+)\(", text)} == set()
 
 
