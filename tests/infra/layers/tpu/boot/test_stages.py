@@ -192,7 +192,9 @@ def test_another_bundle_fetches_only_what_the_one_before_lacks(bundle: Bundle) -
     wanted = (bundle.folder / "bundle.wanted").read_text()
     assert {name: (bundle.installed / name).read_bytes() for name in bundle.files} == bundle.files
     assert (bundle.installed / "wheels/a.whl").samefile(before / "wheels/a.whl")
-    assert [line for line in wanted.splitlines() if "output" in line] == ['output = "uv.part"'], "a second round"
+    assert [line for line in wanted.splitlines() if "output" in line] == ['output = "uv.part"'], (
+        "a second round"
+    )
 
 
 @pytest.mark.parametrize(("change", "alone"), [
