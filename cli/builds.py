@@ -52,7 +52,7 @@ def render_files(root: Path, environment: str) -> int:
 @options.environment
 @click.argument("build", metavar="BUILD", type=click.Choice(names.KINDS))
 @click.option(
-    "--plan", "plans", metavar="DIR", type=click.Path(path_type=Path),
+    "--plan", "plans", metavar="DIR", type=options.PATH,
     help="For provision: apply these plans, as `tpu plan ENV --save DIR` wrote them.",
 )  # fmt: skip
 @click.option("--detach", is_flag=True, help="Return without waiting for the end.")

@@ -11,7 +11,7 @@ import click
 
 from cli import log, options
 from cli.command import Command, Group, end_on_signals
-from cli.options import COUNT, PORT, SECONDS, Names, combined
+from cli.options import COUNT, PATH, PORT, SECONDS, Names, combined
 from fleet import deploy as deployment
 from fleet import hosts, observing, recovery, removal
 from fleet import monitor as monitoring
@@ -50,7 +50,7 @@ _REMOTE = combined(
                  help="Maximum run time of the command on a host."),
     click.option("--parallel", type=COUNT, default=32, show_default=True, metavar="N",
                  help="Simultaneous connections."),
-    click.option("--logs", type=click.Path(path_type=Path), default=Path("fleet-logs"),
+    click.option("--logs", type=PATH, default=Path("fleet-logs"),
                  show_default=True, metavar="DIR",
                  help="Folder for the workers' logs."),
 )  # fmt: skip

@@ -56,7 +56,7 @@ def settle(root: Path, environment: str, layers: Sequence[str]) -> int:
 @options.environment
 @_ALL_ON
 @_CHANGE
-@click.option("--plan", "plans", metavar="DIR", type=click.Path(path_type=Path),
+@click.option("--plan", "plans", metavar="DIR", type=options.PATH,
               help="Apply no more than these plans, of `tpu plan --save DIR`.")  # fmt: skip
 @click.option("--after", metavar="LAYER", help="Only the layers after this one.")
 @click.pass_obj

@@ -86,7 +86,10 @@ def _explained(settings: Settings, team: str | None) -> Iterator[None]:
 @options.hours
 @click.option("--detach", is_flag=True, help="Return once the job is queued.")
 @click.option(
-    "--out", metavar="FILE", help="Write the manifest for kubectl, and submit nothing; -: print it."
+    "--out",
+    metavar="FILE",
+    type=options.LocalPath(),
+    help="Write the manifest for kubectl, and submit nothing; -: print it.",
 )
 def submit(
     environment: str, team: str, name: str, size: str, slices: int, pool: str, zone: str, priority: str,
@@ -173,7 +176,7 @@ def list_jobs(environment: str, team: str | None, as_json: bool) -> int:
 @click.option("--worker", type=_FROM_0, metavar="K",
               help="Number over all slices; default: the first to fail, else 0.")  # fmt: skip
 @click.option("--lines", type=_FROM_0, metavar="N", help="Only the last N lines.")
-@click.option("--follow", is_flag=True, help="Continue until the job has ended.")
+@click.option("--follow", "-f", is_flag=True, help="Continue until the job has ended.")
 def logs(environment: str, team: str, name: str, worker: int | None, lines: int | None, follow: bool) -> int:
     """Print the output of a worker."""
     settings = _settings(environment)
@@ -212,7 +215,7 @@ def cancel(environment: str, team: str, name: str, yes: bool) -> int:
     "--out",
     required=True,
     metavar="DIR",
-    type=click.Path(path_type=Path),
+    type=options.PATH,
     help="Folder of the build's context.",
 )
 def image(environment: str, base: str, repository: str, account: str, out: Path) -> int:

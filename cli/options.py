@@ -1,9 +1,11 @@
 """Arguments and options that several commands share, and the types of their values."""
 
 import math
+import os
 import re
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -13,6 +15,7 @@ from infra.core import layer as core_layer
 from infra.errors import CommandError
 from infra.settings.schema import Settings
 from infra.settings.sources import ROOT, environments
+from workload.arguments import SCHEME
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -40,6 +43,17 @@ class Names(click.ParamType[tuple[str, ...], Any]):
     ) -> tuple[str, ...]:
         """Split the text."""
         return value if isinstance(value, tuple) else tuple(value.split(","))
+
+
+class LocalPath(click.Path):
+    """A path of this machine, no URL."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path."""
+        if SCHEME.match(os.fspath(value)):
+            fix = "a path here; gcloud storage cp copies from and to a bucket"
+            self.fail(f"{value}: must be a path of this machine\n    fix: {fix}", param, ctx)
+        return super().convert(value, param, ctx)
 
 
 class Positive(click.ParamType[float, Any]):
@@ -76,6 +90,7 @@ class Age(click.ParamType[timedelta, Any]):
 
 
 COUNT = click.IntRange(1)
+PATH = LocalPath(path_type=Path)
 SECONDS = click.IntRange(1, 30 * 86_400)
 HOURS = Positive("a number of hours above 0, e.g. 1.5")
 PORT = click.IntRange(0, 2**16 - 1)

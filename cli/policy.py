@@ -29,7 +29,7 @@ from infra.settings.schema import Settings
 @options.layers
 @click.option("--preview", is_flag=True, help="Check the result of a preview instead of the stored state.")
 @click.option(
-    "--terraform", metavar="FILE", type=click.Path(path_type=Path),
+    "--terraform", metavar="FILE", type=options.PATH,
     help="Check nothing; write the resources as a Terraform plan (JSON) for other auditors.",
 )  # fmt: skip
 @options.as_json

@@ -7,7 +7,7 @@ import click
 
 from cli import options
 from cli.command import Group
-from cli.options import Positive, combined
+from cli.options import PATH, Positive, combined
 from rehearsal import commands
 from rehearsal.commands import World, guarded
 from rehearsal.world import person
@@ -28,13 +28,12 @@ Exit status:
 docs/concepts/rehearsal.md lists what is real in there and what is emulated, docs/internals/scenarios.md
 the steps of a scenario.
 """
-_FILE = click.Path(path_type=Path)
 _POSITIVE = Positive("is not a positive number")
 _DIR = click.option(
-    "--dir", "folder", type=_FILE, help="The world's folder; default: one in the cache folder."
+    "--dir", "folder", type=PATH, help="The world's folder; default: one in the cache folder."
 )
 _PLUGINS = click.option(
-    "--plugins", type=_FILE, metavar="DIR", help="Folder with the official gcp provider plugin."
+    "--plugins", type=PATH, metavar="DIR", help="Folder with the official gcp provider plugin."
 )
 _FRESH = combined(
     _DIR, _PLUGINS,
@@ -53,7 +52,7 @@ def rehearsal() -> None:
 @rehearsal.command(examples=["kills --seed 7"])
 @click.argument("scenario", metavar="[SCENARIO]", default="default", help="a name of `list` or a file")
 @click.option(
-    "--report", type=_FILE, default="rehearsal-report", show_default=True, help="Folder for the report."
+    "--report", type=PATH, default="rehearsal-report", show_default=True, help="Folder for the report."
 )
 @click.option("--seed", type=int, help="Draw the random moments from this number.")
 @click.option("--keep", is_flag=True, help="Leave the world up afterwards.")
@@ -103,7 +102,7 @@ def status(folder: Path | None, as_json: bool) -> int:
 @click.option(
     "--hours", type=_POSITIVE, default=6.0, show_default=True, help="Hours of its clock, until now."
 )
-@click.option("--out", type=_FILE, default="dashboards.html", show_default=True, help="File to write.")
+@click.option("--out", type=PATH, default="dashboards.html", show_default=True, help="File to write.")
 @_DIR
 def dashboards(hours: float, out: Path, folder: Path | None) -> int:
     """Write the dashboards of the world that is up as a page."""
@@ -118,8 +117,8 @@ def list_scenarios(as_json: bool) -> int:
 
 
 @rehearsal.command(examples=["rehearsal-report/record.json"])
-@click.argument("source", type=_FILE, help="record.json of a report, or a .cast of its logs")
-@click.option("--out", type=_FILE, help="Default: docs/pictures/loss.svg, of a recording recovery.svg.")
+@click.argument("source", type=PATH, help="record.json of a report, or a .cast of its logs")
+@click.option("--out", type=PATH, help="Default: docs/pictures/loss.svg, of a recording recovery.svg.")
 def picture(source: Path, out: Path | None) -> int:
     """Draw the losses of a report, or a recording, as SVG."""
     return guarded(lambda narrator: commands.picture(narrator, source, out))

@@ -82,7 +82,7 @@ _ANY_BUNDLE = "0" * 64  # the settings are checked before a bundle exists
 @click.option("--on-demand", is_flag=True, help="Rent on demand instead of spot.")
 @options.hours
 @click.option("--entry", metavar="SCRIPT", help="The script of the folder that starts.")
-@click.option("--requirements", type=click.Path(path_type=Path), metavar="FILE",
+@click.option("--requirements", type=options.PATH, metavar="FILE",
               help="Packages; default: requirements.txt of the folder, or inline metadata.")  # fmt: skip
 @click.option("--image", metavar="IMAGE@sha256:…",
               help="Container image, with Python and packages of its own.")  # fmt: skip
@@ -348,7 +348,7 @@ def _environment(words: Sequence[str], out: TextIO, commanded: bool) -> tuple[st
     `commanded`: an image has the program, if no word is the path of one.
     """
     if len(words) == 2:
-        return words[0], Path(words[1])
+        return words[0], options.PATH.convert(words[1], None, None)
     if len(words) > 2:
         raise click.UsageError(
             f"one program, not {len(words) - 1}; pass the program's own arguments after --"
@@ -358,7 +358,7 @@ def _environment(words: Sequence[str], out: TextIO, commanded: bool) -> tuple[st
     if not words and not commanded:
         raise click.UsageError("no PROGRAM; pass a script, or --image and a command of the image after --")
     print("environment: dev (default)", file=out)
-    return "dev", Path(words[0]) if words else None
+    return "dev", options.PATH.convert(words[0], None, None) if words else None
 
 
 def _called(path: Path | None, image: str | None) -> str:

@@ -19,6 +19,8 @@ from fleet.page import logs_url
 from infra.engine.settings import from_file
 from infra.errors import CommandError
 from infra.google.client import Client, RequestError
+from infra.layers.queue.settings import QueueSettings
+from infra.layers.slurm.settings import SlurmSettings
 from infra.layers.storage.settings import StorageSettings
 from infra.prices.row import dollars
 from infra.settings.schema import Settings
@@ -85,7 +87,7 @@ def list_runs(root: Path, environment: str, as_json: bool) -> int:
 @click.argument("run", metavar="RUN", help="its name, as in tpu runs ENV")
 @click.argument("other", metavar="[RUN2]", required=False, help="a second one, drawn over it")
 @click.option("--follow", "-f", is_flag=True, help=f"Read again every {_EVERY_S} s until the run has ended.")
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+@click.option("--out", type=options.PATH, metavar="FILE",
               help=f"The page's file; default: {_PAGES}/ENV-RUN.html.")  # fmt: skip
 @click.option("--no-open", is_flag=True, help="Only write the page; open no browser.")
 @click.pass_obj
@@ -180,6 +182,9 @@ class _Page:
         if self._stored.is_node(brief):
             links["logs"] = logs_url(node, self._settings.project)
             commands.insert(0, f"tpu logs {environment} {node} --follow")
+        else:
+            on = ((QueueSettings, "job list"), (SlurmSettings, "slurm status"))
+            commands += [f"tpu {word} {environment}" for layer, word in on if self._settings.get(layer)]
         if read.profiled:
             commands.append(f"xprof --logdir {read.url}/profile")
         spent, predicted = (_dollars(price, amount(brief)) for amount in (price.so_far, price.predicted))

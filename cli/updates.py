@@ -30,7 +30,7 @@ _FULL = click.option("--full", is_flag=True, help="Print all output of Pulumi's 
 @options.as_json
 @options.layout
 @_FULL
-@click.option("--save", metavar="DIR", type=click.Path(path_type=Path),
+@click.option("--save", metavar="DIR", type=options.PATH,
               help="Write the layers' plans there, for `tpu infra up --plan`.")  # fmt: skip
 @click.pass_obj
 def plan(

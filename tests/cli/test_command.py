@@ -1,5 +1,6 @@
 """The command line of `tpu`: what there is, what isn't, and how it ends."""
 
+import re
 import signal
 import subprocess
 import sys
@@ -53,6 +54,26 @@ def test_each_command_has_help_with_an_example(name: str, capsys: pytest.Capture
     output = capsys.readouterr().out
     assert output.startswith(f"Usage: tpu {name} ")
     assert f"tpu {name}" in output.partition("Examples:")[2]
+
+
+@pytest.mark.parametrize("line", [
+    "runs show dev mine --out gs://bucket/page.html",
+    "plan dev --save gs://bucket/plans",
+    "fleet exec dev --logs gs:/bucket/logs -- id",
+    "job submit dev vision --out gs://bucket/job.yaml -- train tiny.toml",
+    "slurm submit dev gs://bucket/job.sbatch",
+    "policy dev --terraform s3://bucket/plan.json",
+    "run dev gs://bucket/train.py --slice v6e-8",
+    "rehearsal run --report gs://bucket/report",
+])  # fmt: skip
+def test_a_url_where_a_path_is_needed_is_refused_by_name(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(line.split()) == 2
+    (url,) = re.findall(r"\S+:/\S+", line)
+    assert f"{url}: must be a path of this machine\n    fix: " in capsys.readouterr().err
+    assert not [*tmp_path.iterdir()]
 
 
 @pytest.mark.parametrize("words", ["preflight", "workload", "workload checkpoints list"])
