@@ -57,7 +57,7 @@ from infra.slices import price as slices_price
 from infra.slices.price import at_dearest
 from infra.slices.settings import TpuSettings
 
-_LOOK_S, _POLL_S = 10.0, 2.0
+_LOOK_S, _POLL_S, _UPDATE_POLL_S = 10.0, 2.0, 0.5
 _INSTALL = ("sudo", "systemctl", "restart", "google-startup-scripts")
 # The loader of the metadata, and of the stages those that new code needs. The job's starts are counted anew.
 _INSTALL_CODE = (
@@ -238,7 +238,7 @@ class Job:
             boots = hosts.booting(observation.view, observation.members, silent_s)
             if ready == instances and not (observation.outdated or boots):
                 break
-            time.sleep(_POLL_S)
+            time.sleep(_POLL_S if boots else _UPDATE_POLL_S)
         if self.run.rebundled:
             self._remote("exec", lambda request, remote: hosts.execute(
                 request, replace(remote, probe=False), [_INSTALL_CODE]
