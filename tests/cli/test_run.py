@@ -2,8 +2,10 @@
 
 import itertools
 import json
+import re
 import signal
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -402,10 +404,55 @@ def test_a_second_program_of_a_name_is_told_whose_it_is_and_takes_over_only_by_r
     monkeypatch.setattr(run.hosts, "restart", lambda *_: commands.append(("restart",)) or 0)
     capsys.readouterr()
     assert call(run.run, [*line, "--replace"]) == 0
-    assert "present   own is a fleet already: its owner is ann@example.com" in capsys.readouterr().out
-    assert commands == [run._INSTALL, ("restart",)]
+    output = capsys.readouterr().out
+    assert "present   own is a fleet already: its owner is ann@example.com" in output
+    assert re.search(r"own: restarted on 4 workers after \d+\.\d s\n", output)
+    assert commands == [(run._INSTALL_CODE,)], "the command is the same"
     assert world.updated == [NODE]
     assert [verb for verb, _ in world.requests] == ["create"]
+
+
+@pytest.mark.parametrize("more", [["--", "--lr", "1"], ["--env", "A=1"]])
+def test_hosts_run_their_startup_script_again_for_another_command(
+    more: list[str], script: Path, published: Published, world: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = ["dev", str(script), "--slice", "v6e-16", "--name", "own", "--yes", "--detach"]
+    assert call(run.run, line) == 0
+    commands: list[tuple[str, ...]] = []
+    monkeypatch.setattr(run.hosts, "execute", lambda _, __, words: commands.append(tuple(words)) or 0)
+    monkeypatch.setattr(run.hosts, "restart", lambda *_: commands.append(("restart",)) or 0)
+    assert call(run.run, [*line, "--replace", *more]) == 0
+    assert commands == [run._INSTALL, ("restart",)]
+
+
+@pytest.mark.parametrize("end", [KeyboardInterrupt, 1])
+def test_an_interrupted_replacement_is_completed_by_the_same_command(
+    end: type[BaseException] | int, script: Path, published: Published, world: Cloud,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    line = ["dev", str(script), "--slice", "v6e-16", "--name", "own", "--yes", "--detach", "--replace"]
+    assert call(run.run, line) == 0
+    commands: list[tuple[str, ...]] = []
+
+    def broken(_: Any, remote: Any, words: Sequence[str]) -> int:
+        assert world.updated == [NODE], "a reboot now gets the new code"
+        assert not remote.probe, "a single connection to each host"
+        commands.append(tuple(words))
+        if isinstance(end, int):
+            return end
+        raise end
+
+    monkeypatch.setattr(run.hosts, "execute", broken)
+    with pytest.raises((KeyboardInterrupt, CommandError)):
+        call(run.run, line)
+    assert commands == [(run._INSTALL_CODE,)]
+    monkeypatch.setattr(run, "publish", lambda *_: SimpleNamespace(bundle=SimpleNamespace(id=f"{2:064x}")))
+    monkeypatch.setattr(run.hosts, "execute", lambda _, __, words: commands.append(tuple(words)) or 0)
+    monkeypatch.setattr(run.hosts, "restart", lambda *_: commands.append(("restart",)) or 0)
+    assert call(run.run, line) == 0
+    assert commands[1:] == [run._INSTALL, ("restart",)], "by all stages: some hosts may have the new code"
+    assert call(run.run, line) == 0
+    assert len(commands) == 3, "nothing is left to do"
 
 
 def test_a_node_that_was_being_created_for_an_earlier_program_gets_the_new_one_once_it_is_up(
@@ -429,7 +476,7 @@ def test_a_node_that_was_being_created_for_an_earlier_program_gets_the_new_one_o
 
     monkeypatch.setattr(run.Job, "_print_output", look)
     assert call(run.run, line) == 0
-    assert commands == ["install", "restart"]
+    assert commands == ["install"]
     assert world.updated == [NODE]
 
 
@@ -465,7 +512,7 @@ def test_a_program_that_replaces_another_during_the_boot_is_installed_after_the_
 
     replace_time(monkeypatch, "sleep", pause)
     assert call(run.run, [*line, "--replace", *more]) == 0
-    assert commands == ["install", "restart"]
+    assert commands == ["install"]
     assert world.updated == [NODE]
     assert [verb for verb, _ in world.requests] == ["create"]
 
