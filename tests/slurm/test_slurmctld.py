@@ -67,3 +67,10 @@ def test_slurmd_runs_jobs_on_a_host_with_cgroup_v2(seen: dict[str, Any]) -> None
 def test_a_person_whom_a_host_does_not_know_has_jobs_there_all_the_same(seen: dict[str, Any]) -> None:
     """By the number that slurmctld sends; OS Login gives all machines the same."""
     assert seen["unknown user"].startswith("uid=64100 ")
+
+
+def test_a_job_leaves_nothing_to_the_next_and_a_host_without_the_epilog_stays_in_use(
+    seen: dict[str, Any],
+) -> None:
+    assert seen["without epilog"] == [1, True, ""], "held by a process, and there"
+    assert seen["epilog"] == [0, False, ""]

@@ -48,6 +48,9 @@ def text(settings: Settings, address: str) -> str:
         "MpiDefault": "none",
         "ProctrackType": "proctrack/linuxproc",
         "TaskPlugin": "task/none",
+        # workload/host/slurmd/epilog.py, beside true(1): slurmd 22.05 drains hosts that lack an Epilog after
+        # their first job, as those that started before this one would.
+        "Epilog": "/usr/bin/true*",
         "JobAcctGatherType": "jobacct_gather/none",
         "PropagateResourceLimits": "NONE",
         "SelectType": "select/cons_tres",
