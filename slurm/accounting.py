@@ -26,6 +26,8 @@ innodb_buffer_pool_size=512M
 innodb_lock_wait_timeout=900
 max_allowed_packet=16M
 """
+_CONF = "/run/slurm-settings/slurm.conf"
+_SACCTMGR = ("env", f"SLURM_CONF={_CONF}", "sacctmgr")
 _UNCHANGED = ("Nothing new added", "Nothing modified", "already exist")
 _ANSWERS_S = 60.0
 _LOG = logging.getLogger(__name__)
@@ -81,8 +83,14 @@ def _database(system: System) -> None:
     system.path(fresh).rename(system.path(_DATA))
 
 
-def limits(system: System, settings: Settings, sleep: Callable[[float], None] = time.sleep) -> None:
-    """Make the cluster, its accounts and users, and set their limits. Raises SlurmError."""
+def limits(
+    system: System, settings: Settings, conf: str, sleep: Callable[[float], None] = time.sleep
+) -> None:
+    """Make the cluster, its accounts and users, and set their limits. Raises SlurmError.
+
+    By the slurm.conf of the settings: that of slurmctld may be an earlier one, without accounting.
+    """
+    system.write(_CONF, conf)
     cluster = ["add", "cluster", names.name(settings)]
     _patiently(lambda: _sacctmgr(system, cluster), sleep)
     for arguments in accounting.sacctmgr(settings):
@@ -117,13 +125,13 @@ def _users(system: System, settings: Settings) -> None:
 def _members(system: System, settings: Settings) -> Iterator[list[str]]:
     """Yield account, user and most jobs of each user's association."""
     of_cluster = ["where", f"Cluster={names.name(settings)}", "format=account,user,maxsubmitjobs"]
-    text = system.run(["sacctmgr", "--noheader", "--parsable2", "show", "associations", *of_cluster])
+    text = system.run([*_SACCTMGR, "--noheader", "--parsable2", "show", "associations", *of_cluster])
     yield from (row for line in text.splitlines() if len(row := line.split("|")) == 3 and row[1])
 
 
 def _sacctmgr(system: System, arguments: list[str]) -> None:
     try:
-        system.run(["sacctmgr", "--immediate", *arguments])
+        system.run([*_SACCTMGR, "--immediate", *arguments])
     except SlurmError as error:
         if not any(sign in str(error) for sign in _UNCHANGED):
             raise

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from infra.engine.settings import from_file
 from infra.google.client import Client
-from infra.layers.slurm import names
+from infra.layers.slurm import conf, names
 from infra.layers.slurm.settings import SlurmSettings
 from infra.layers.slurm.slices import Reached
 from infra.settings.schema import Settings
@@ -98,9 +98,10 @@ def _controller(metadata: Metadata, settings: Settings, system: System, client: 
         configure.write(system, files)
     if desired.accounting:
         _step("accounting")
+        configure.write(system, {conf.SLURMDBD: files[conf.SLURMDBD]})
         accounting.start(system, settings, _BUNDLES / metadata.value(names.BUNDLE_KEY))
         # Before slurmctld starts: it misses an account that is added while it makes itself known to slurmdbd.
-        accounting.limits(system, settings)
+        accounting.limits(system, settings, files[conf.SLURM])
     _step("slurmctld")
     configure.start(system, changed=False)
 

@@ -229,6 +229,20 @@ def test_accounts_have_their_limits_and_the_database_is_made_once(
     assert not [line for line in machine.lines if line.startswith("mariadb-install-db")]
 
 
+def test_accounting_comes_to_a_cluster_that_is_up_before_slurmctld_reads_of_it(
+    monkeypatch: pytest.MonkeyPatch, machine: Machine
+) -> None:
+    up(monkeypatch, machine, Secrets(KEY))
+    before = machine.path(f"{names.ETC}/slurm.conf").read_text()
+    settings = up(monkeypatch, machine, Secrets(KEY), given=ACCOUNTS)
+    assert {"slurmdbd.service", "slurmctld.service", boot.KEEPER} <= machine.started
+    assert "sacctmgr --immediate add account vision Cluster=slurm-dev" in machine.lines
+    assert machine.path(f"{names.ETC}/slurm.conf").read_text() == before, "the daemon changes it"
+    assert configure.differing(machine, configure.files(settings, lab.REACHED, names.CONTROLLER)) == [
+        "slurm.conf"
+    ]
+
+
 def test_a_user_who_is_no_longer_listed_leaves_the_account(
     monkeypatch: pytest.MonkeyPatch, machine: Machine, caplog: pytest.LogCaptureFixture
 ) -> None:
