@@ -64,6 +64,9 @@ def text(settings: Settings, address: str) -> str:
         # (docs/internals/log.md; default 60 s).
         "SchedulerParameters": f"max_switch_wait={_YEAR_S},sched_interval={_LOOK_S}",
         "JobSubmitPlugins": "lua",
+        # The fate and output file of a job are known for a day after its end (default 300 s, of 10,000 jobs).
+        "MinJobAge": 86400,
+        "MaxJobCount": 100000,
         "JobRequeue": 1,
         "ReturnToService": 1,
         "SlurmdTimeout": 60,
