@@ -13,7 +13,7 @@ from infra.layers.slurm.conf import accounting
 from infra.layers.slurm.settings import SlurmSettings
 from infra.settings.schema import Settings
 from slurm.errors import SlurmError
-from slurm.system import System
+from slurm.system import System, patiently
 
 _DATA = f"{names.STATE}/mysql"
 _SETTINGS = f"""\
@@ -29,7 +29,6 @@ max_allowed_packet=16M
 _CONF = "/run/slurm-settings/slurm.conf"
 _SACCTMGR = ("env", f"SLURM_CONF={_CONF}", "sacctmgr")
 _UNCHANGED = ("Nothing new added", "Nothing modified", "already exist")
-_ANSWERS_S = 60.0
 _LOG = logging.getLogger(__name__)
 
 
@@ -66,7 +65,7 @@ def start(
         "CREATE USER IF NOT EXISTS 'slurm'@'localhost' IDENTIFIED VIA unix_socket;"
         f"GRANT ALL ON {accounting.DATABASE}.* TO 'slurm'@'localhost';"
     )
-    _patiently(lambda: system.run(["mariadb", "--batch"], text=statements), sleep)
+    patiently(lambda: system.run(["mariadb", "--batch"], text=statements), sleep)
     system.start("slurmdbd.service")
 
 
@@ -92,7 +91,7 @@ def limits(
     """
     system.write(_CONF, conf)
     cluster = ["add", "cluster", names.name(settings)]
-    _patiently(lambda: _sacctmgr(system, cluster), sleep)
+    patiently(lambda: _sacctmgr(system, cluster), sleep)
     for arguments in accounting.sacctmgr(settings):
         _sacctmgr(system, arguments)
     _users(system, settings)
@@ -135,17 +134,3 @@ def _sacctmgr(system: System, arguments: list[str]) -> None:
     except SlurmError as error:
         if not any(sign in str(error) for sign in _UNCHANGED):
             raise
-
-
-def _patiently(step: Callable[[], object], sleep: Callable[[float], None]) -> None:
-    """Repeat a step while a daemon that has just started doesn't answer. Raises its SlurmError in the end."""
-    until_s = time.monotonic() + _ANSWERS_S
-    while True:
-        try:
-            step()
-        except SlurmError:
-            if time.monotonic() > until_s:
-                raise
-            sleep(1.0)
-        else:
-            return

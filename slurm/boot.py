@@ -20,7 +20,7 @@ from slurm import accounting, configure, disk, munge
 from slurm.errors import SlurmError
 from slurm.logs import KEEPER
 from slurm.machine import Metadata
-from slurm.system import System
+from slurm.system import System, patiently
 from workload.host import unit
 
 PROGRAM = "/opt/slurm/program"
@@ -80,11 +80,13 @@ def boot(role: str, metadata: Metadata, system: System, client: Client | None = 
     else:
         _login(metadata, settings, system, client)
     _unit(system, KEEPER, _UNIT.format(role=role, stack=metadata.value(names.STACK_KEY)))
+    if role == names.CONTROLLER:
+        _answers(system, metadata.value(names.CONTROLLER_KEY))
 
 
 def _controller(metadata: Metadata, settings: Settings, system: System, client: Client) -> None:
     _step("the state disk")
-    disk.state(system)
+    disk.state(system, names.name(settings))
     _step("munge's key")
     munge.install(system, munge.of_controller(system, client, metadata.value(names.MUNGE_KEY)))
     _step("/home")
@@ -106,6 +108,18 @@ def _controller(metadata: Metadata, settings: Settings, system: System, client: 
     configure.start(system, changed=False)
 
 
+def _answers(system: System, address: str) -> None:
+    """Wait for slurmctld, which systemd starts again where it ends; the keeper runs meanwhile."""
+    _step("slurmctld's answer")
+    try:
+        patiently(lambda: configure.answers(system, address))
+    except SlurmError as error:
+        line = ["journalctl", "_SYSTEMD_UNIT=slurmctld.service", "--lines=20", "--output=cat"]
+        lines = system.run(line).splitlines() or ["nothing"]
+        last = next((line for line in reversed(lines) if "fatal:" in line), lines[-1])
+        raise SlurmError(f"{error}; its log ends with: {last[:300]}") from None
+
+
 def _login(metadata: Metadata, settings: Settings, system: System, client: Client) -> None:
     _step("munge's key")
     secret = metadata.value(names.MUNGE_KEY)
@@ -117,10 +131,7 @@ def _login(metadata: Metadata, settings: Settings, system: System, client: Clien
     _step("/home")
     disk.mount(system, metadata.value(names.HOME_KEY))
     _step("slurmctld's answer")
-    answer = system.run(["scontrol", "ping"])
-    if "is UP" not in answer:
-        address = metadata.value(names.CONTROLLER_KEY)
-        raise SlurmError(f"slurmctld at {address} doesn't answer: {answer.strip()[:200]}")
+    configure.answers(system, metadata.value(names.CONTROLLER_KEY))
 
 
 def _unit(system: System, name: str, text: str) -> None:
