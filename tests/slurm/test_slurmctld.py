@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 @pytest.fixture(name="seen", scope="module")
 def _seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Observations of a cluster of six slices of one host, and one of four; see inside.py."""
+    """Observations of a cluster of six slices of one host, and two of four; see inside.py."""
     printed = real.inside("tests.slurm.inside", str(tmp_path_factory.mktemp("slurm")))
     facts: dict[str, Any] = json.loads(printed.splitlines()[-1])
     return facts
@@ -26,6 +26,7 @@ def _seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         ("memory beyond a host", "--mem=4096000M: a host of tpu has 1400832 MiB for jobs: write less"),
         ("more slices than there are", "-N 9: a job of tpu has 6 slices at most: write -N 6 or less"),
         ("a range of slices", "-N 1-2: a job has a number of slices, not a range: write one number"),
+        ("hosts of more slices", "-w names hosts of 2 slices, the job has 1: write -N 2, or hosts of"),
         ("half a host's chips", "--gres=tpu:1: a job has whole slices, with the chips of all of their hosts"),
         ("CRLF", "DOS line breaks"),
         ("no shebang", "line must start with #!"),
