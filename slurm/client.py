@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -23,6 +24,7 @@ from slurm.jobs import JOB, Job
 _TIMEOUT_S = 120.0
 _MOST_BYTES = 4 << 20
 """Of a job script: SchedulerParameters, max_script_size. https://slurm.schedmd.com/slurm.conf.html"""
+_NAMED = re.compile(r"^#SBATCH\s(.*\s)?(--job-name|-J)", re.MULTILINE)
 _VENV = "/opt/tpu/venv/bin"  # of hosts
 # The host prints a mark when the command begins, so that a failure of the connection isn't taken for its own.
 _SCRIPT = 'echo "$0"; exec "$@"'
@@ -160,7 +162,9 @@ class Queue:
         Raises:
             SlurmError: the script or an option is refused, or the node isn't reached.
         """
-        text, line = script(path), ["sbatch", "--parsable", f"--job-name={path.stem}"]
+        text, line = script(path), ["sbatch", "--parsable"]
+        if not _NAMED.search(text):  # options go before the script's own
+            line.append(f"--job-name={path.stem}")
         if given := variables.environment:
             if any(option.partition("=")[0] == "--export" for option in options):
                 rule = "sbatch's own --export may leave out the variables of --env and --secret"

@@ -80,6 +80,13 @@ def test_a_script_is_submitted_with_sbatchs_own_options(
     ]
 
 
+@pytest.mark.parametrize("line", ["--job-name=mine", "-N 1 -J mine", "-Jmine"])
+def test_a_script_keeps_its_own_name(node: Node, job: Path, line: str) -> None:
+    job.write_text(f"#!/bin/bash\n#SBATCH {line}\nsrun hostname\n")
+    assert main(["slurm", "submit", "dev", str(job)]) == 0
+    assert node.noted[0] == "sbatch --parsable"
+
+
 def test_variables_go_to_sbatch_and_the_scripts_interpreter_reads_the_secrets(
     node: Node, job: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
