@@ -74,7 +74,6 @@ def boot(role: str, metadata: Metadata, system: System, client: Client | None = 
     settings = known(metadata)
     _unit(system, unit.LOGS, unit.logs_unit(f"slurm logs {role}", PROGRAM))
     client = client or Client(settings.project)
-    system.folder(names.LOGS, owner="slurm")
     if role == names.CONTROLLER:
         _controller(metadata, settings, system, client)
     else:

@@ -69,7 +69,7 @@ _BAD_JOBS: dict[str, tuple[list[str], str]] = {
     "memory beyond a host": (["--mem=4000G"], "#!/bin/sh\n"),
     "more slices than there are": (["-N", "9"], "#!/bin/sh\n"),
     "a range of slices": (["-N", "1-2"], "#!/bin/sh\n"),
-    "hosts of more slices": (["--partition=large", "-N1", "-w", "large-[0-1]-w0"], "#!/bin/sh\n"),
+    "hosts of more slices": (["--partition=large", "-N1", "-w", "large-0-w0,large-1-w0"], "#!/bin/sh\n"),
     "half a host's chips": (["--gres=tpu:1"], "#!/bin/sh\n"),
     "CRLF": ([], "#!/bin/sh\r\nhostname\r\n"),
     "no shebang": ([], "hostname\n"),

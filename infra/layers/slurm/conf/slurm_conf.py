@@ -43,7 +43,6 @@ def text(settings: Settings, address: str) -> str:
         "SlurmdSpoolDir": "/var/spool/slurmd",
         "SlurmctldPidFile": "/run/slurmctld.pid",
         "SlurmdPidFile": "/run/slurmd.pid",
-        "SlurmctldLogFile": f"{names.LOGS}/slurmctld.log",
         "MailProg": "/bin/true",
         "MpiDefault": "none",
         "ProctrackType": "proctrack/linuxproc",
