@@ -60,9 +60,18 @@ SCENARIO = Scenario(
         step.command(
             "tpu plan dev gke",
             prints="(?s)theirs, workload pool none: .*fix: gcloud container clusters update theirs .*"
-            "--workload-pool=my-project.svc.id.goog",
+            "--workload-pool=my-project.svc.id.goog.*subnetwork theirs without that: .*--enable-private-ip-google-access",
             fails=True,
         ).by("platform-engineer"),
+        step.request(
+            "compute.v1.subnetworks.setPrivateIpGoogleAccess",
+            arguments={
+                "project": "$project",
+                "region": "us-east5",
+                "subnetwork": "theirs",
+                "body": {"privateIpGoogleAccess": True},
+            },
+        ),
         step.request(
             "container.v1.projects.locations.clusters.update",
             arguments={

@@ -7,11 +7,14 @@ from typing import Any
 
 from infra.errors import Problem, SettingsError
 from infra.google import kubernetes
-from infra.google.client import Client
+from infra.google.client import Client, RequestError
+from infra.google.failures import Kind
 from infra.layers.gke import pools
 from infra.layers.gke.settings import GkeSettings
 from infra.layers.network.names import network_id
 from infra.settings.schema import Settings
+
+_COMPUTE = "https://compute.googleapis.com/compute/v1"
 
 
 def require_fit(settings: Settings) -> str:
@@ -22,12 +25,13 @@ def require_fit(settings: Settings) -> str:
     """
     name, region = settings[GkeSettings].cluster_name, pools.region(settings)
     source, path = f"Pulumi.{settings.environment}.yaml", "gke:clusterName"
-    cluster = kubernetes.described(Client(settings.project), pools.cluster_id(settings))
+    google = Client(settings.project)
+    cluster = kubernetes.described(google, pools.cluster_id(settings))
     if cluster is None:
         listing = f"gcloud container clusters list --project={settings.project}"
         fix = f"write the name and gke:region of one that is listed: {listing}"
         raise SettingsError(source, [Problem(path, name, f"there is no such cluster in {region}", fix)])
-    misses = _misses(settings, cluster)
+    misses = [*_misses(settings, cluster), *_unreached(google, cluster)]
     if problems := [Problem(path, f"{name}, {has}", rule, fix) for has, rule, fix in misses]:
         raise SettingsError(source, problems)
     return kubernetes.endpoint(cluster)
@@ -60,6 +64,25 @@ def _misses(settings: Settings, cluster: Mapping[str, Any]) -> Iterator[tuple[st
     if all(machine.startswith(pools.TPU_MACHINES) for machine in machines):
         fix = f"gcloud container node-pools create cpu --cluster={name} --project={settings.project}"
         yield "without CPU nodes", "controllers run on nodes without TPUs", f"{fix} --location={region}"
+
+
+def _unreached(google: Client, cluster: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Yield the cluster's subnetwork if nodes without external addresses reach no Google API from it.
+
+    Cloud NAT turns the access on, too: https://cloud.google.com/nat/docs/overview#interaction-pga
+    """
+    path = str(_part(cluster, "networkConfig", "subnetwork"))
+    try:
+        subnet = google.json("GET", f"{_COMPUTE}/{path}")
+    except RequestError as error:
+        if error.failure.kind is Kind.PERMISSION:  # a Shared VPC's host project
+            return
+        raise
+    if not subnet.get("privateIpGoogleAccess"):
+        _, project, _, region, _, name = path.split("/")
+        fix = f"gcloud compute networks subnets update {name} --project={project} --region={region}"
+        rule = "pools' nodes have no external addresses, and pull images by Private Google Access"
+        yield f"of subnetwork {name} without that", rule, f"{fix} --enable-private-ip-google-access"
 
 
 def _part(value: Any, *path: str) -> Any:

@@ -15,9 +15,10 @@ from tests.infra.recording import BASE, Recording, parsed, run
 
 CLUSTER, POOL = "gcp:container/cluster:Cluster", "gcp:container/nodePool:NodePool"
 ID = "projects/my-project/locations/us-east5/clusters/theirs"
+SUBNET = "projects/my-project/regions/us-east5/subnetworks/theirs"
 FIT: dict[str, Any] = {
     "name": "theirs",
-    "networkConfig": {"network": "projects/my-project/global/networks/tpu-training"},
+    "networkConfig": {"network": "projects/my-project/global/networks/tpu-training", "subnetwork": SUBNET},
     "ipAllocationPolicy": {"useIpAliases": True},
     "workloadIdentityConfig": {"workloadPool": "my-project.svc.id.goog"},
     "addonsConfig": {"gcsFuseCsiDriverConfig": {"enabled": True}},
@@ -38,13 +39,18 @@ class Google:
 
     def __init__(self) -> None:
         self.cluster: dict[str, Any] | None = FIT
+        self.subnet: dict[str, Any] | Kind = {"privateIpGoogleAccess": True}
         self.requests: list[str] = []
 
     def json(self, _: object, method: str, url: str, *more: object) -> dict[str, Any]:
         self.requests.append(f"{method} {url}")
         if self.cluster is None:
             raise RequestError(Failure(Kind.MISSING, "Not found"))
-        return self.cluster
+        if "/subnetworks/" not in url:
+            return self.cluster
+        if isinstance(self.subnet, Kind):
+            raise RequestError(Failure(self.subnet, "refused"))
+        return self.subnet
 
 
 @pytest.fixture(autouse=True)
@@ -61,7 +67,10 @@ def up(preview: bool = False, into: list[Recording] | None = None) -> Recording:
 @pytest.mark.parametrize("preview", [True, False])
 def test_its_pools_are_made_and_it_is_read_alone(google: Google, preview: bool) -> None:
     recording = up(preview)
-    assert google.requests == [f"GET https://container.googleapis.com/v1/{ID}"]
+    assert google.requests == [
+        f"GET https://container.googleapis.com/v1/{ID}",
+        f"GET https://compute.googleapis.com/compute/v1/{SUBNET}",
+    ]
     assert recording.reads == []
     assert recording.of(CLUSTER) == []
     assert [pool.name for pool in recording.of(POOL)] == ["train-0"]
@@ -76,7 +85,7 @@ def test_its_pools_are_made_and_it_is_read_alone(google: Google, preview: bool) 
     [
         ({"autopilot": {"enabled": True}}, "an Autopilot cluster", "name a Standard cluster"),
         (
-            {"networkConfig": {"network": "projects/host/global/networks/theirs"}},
+            {"networkConfig": {"network": "projects/host/global/networks/theirs", "subnetwork": SUBNET}},
             "of network projects/host/global/networks/theirs",
             "network:existingNetwork: projects/host/global/networks/theirs",
         ),
@@ -108,6 +117,22 @@ def test_all_misses_are_named_at_once(google: Google) -> None:
     with pytest.raises(pulumi.RunError) as refused:
         up()
     assert str(refused.value).count("    fix: gcloud container clusters update theirs ") == 2
+
+
+@pytest.mark.parametrize("subnet", [{}, Kind.PERMISSION])
+def test_nodes_without_external_addresses_need_private_google_access(
+    google: Google, subnet: dict[str, Any] | Kind
+) -> None:
+    google.subnet = subnet
+    if subnet is Kind.PERMISSION:  # of a host project, which the login doesn't see
+        assert up().of(POOL)
+        return
+    with pytest.raises(pulumi.RunError) as refused:
+        up()
+    assert str(refused.value).endswith(
+        "fix: gcloud compute networks subnets update theirs --project=my-project --region=us-east5 "
+        "--enable-private-ip-google-access"
+    )
 
 
 def test_one_that_is_not_in_the_region_is_named_with_the_list(google: Google) -> None:
