@@ -203,6 +203,16 @@ class Fails(Good):
 
 class OneNumber(Good):
     def loss(self, batch): return jnp.sum(batch["tokens"])
+
+class Whole(Good):
+    def __init__(self, width, *, vocab_size, rngs):
+        super().__init__(width, vocab_size=vocab_size, rngs=rngs)
+        self.order = nnx.Param(jnp.arange(width))
+
+class CallsHost(Good):
+    def __call__(self, tokens, segments, positions):
+        logits = super().__call__(tokens, segments, positions)
+        return jax.pure_callback(lambda x: x, jax.ShapeDtypeStruct(logits.shape, logits.dtype), logits)
 """
 
 
@@ -231,6 +241,8 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         ("Empty", {}, "holds no parameters (nnx.Param)"),
         ("Fails", {"width": 8}, "a call raises TypeError at written"),
         ("OneNumber", {"width": 8}, "loss(batch) must return two numbers, sum and count, not int32[]"),
+        ("Whole", {"width": 8}, "its parameter order is int32, which has no gradient\n    fix: create it in"),
+        ("CallsHost", {"width": 8}, "its gradient raises ValueError at written"),
         ("Goood", {"width": 8}, "has no class Goood"),
         ("jnp", {}, "has no class jnp"),
     ],
