@@ -328,7 +328,12 @@ WRONG: list[tuple[str, dict[str, Any], str, str]] = [
         "must hold the settings of sliding",
     ),
     *[
-        ("llama", {"max_position_embeddings": length}, "max_position_embeddings", "must be a whole number, at")
+        (
+            "llama",
+            {"max_position_embeddings": length},
+            "max_position_embeddings",
+            "must be a whole number, at",
+        )
         for length in ([8192], "long", -3, 0, True)
     ],
     ("gemma3", {"query_pre_attn_scalar": -1}, "query_pre_attn_scalar", "must be at least 0"),

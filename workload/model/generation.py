@@ -40,7 +40,7 @@ class Generation:
 
     @classmethod
     def of_weights(cls, weights: Path) -> "Generation":
-        """Read the settings in a folder of Hugging Face weights; pass over files and values of other kinds."""
+        """Read the settings in a folder of Hugging Face weights; pass over what is of another kind."""
         ids: dict[str, list[int]] = {"bos_token_id": [], "eos_token_id": []}
         longest = 0
         for name in ("config.json", CONFIG):

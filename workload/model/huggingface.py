@@ -172,8 +172,8 @@ class Weights:
 def load(folder: Path, arch: Architecture, abstract: Params) -> Params:
     """Load the parameters in a folder; only the parts of local devices are read, in whole rows of the files.
 
-    A matrix that is split along the columns of its file is read by rows, and exchanged among the devices; zeros
-    follow its rows where their number doesn't divide.
+    A matrix that is split along the columns of its file is read by rows, and exchanged among the devices;
+    zeros follow its rows where their number doesn't divide.
 
     Args:
         folder: of Hugging Face weights.

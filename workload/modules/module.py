@@ -121,12 +121,10 @@ class UserModule:
     def differentiated(
         self, frozen: Params, params: Params, batch: Mapping[str, Array], key: Array
     ) -> tuple[tuple[Array, Array], Params]:
-        """Return `sums` of training and their gradients by `params`."""
-        sums = partial(self.sums, trains=True)
-        result: tuple[tuple[Array, Array], Params] = jax.value_and_grad(sums, argnums=1, has_aux=True)(
-            frozen, params, batch, key
-        )
-        return result
+        """Return `sums` of training and their gradients by `params`, in float32."""
+        differentiate = jax.value_and_grad(partial(self.sums, trains=True), argnums=1, has_aux=True)
+        sums, gradients = differentiate(frozen, params, batch, key)
+        return sums, jax.tree.map(lambda gradient: gradient.astype(jnp.float32), gradients)
 
     def _layers(self) -> list[str]:
         """Return the layers that get an adapter. Raises ConfigError for targets that match none."""
@@ -234,15 +232,12 @@ class UserModule:
 
     def _require_floating(self) -> None:
         """Raise for trained parameters that have no gradient."""
-        problems = [
-            self._made.problem(
-                f"its parameter {jax.tree_util.keystr(path, simple=True, separator='.')} is {leaf.dtype.name},"
-                " which has no gradient",
-                "create it in a floating dtype, or keep a constant as a plain array",
-            )
-            for path, leaf in jax.tree_util.tree_leaves_with_path(self.params)
-            if not jnp.issubdtype(leaf.dtype, jnp.floating)
-        ]
+        problems, fix = [], "create it in a floating dtype, or keep a constant as a plain array"
+        for path, leaf in jax.tree_util.tree_leaves_with_path(self.params):
+            if not jnp.issubdtype(leaf.dtype, jnp.floating):
+                name = jax.tree_util.keystr(path, simple=True, separator=".")
+                rule = f"its parameter {name} is {leaf.dtype.name}, which has no gradient"
+                problems.append(self._made.problem(rule, fix))
         if problems:
             raise refusal(*problems)
 
