@@ -176,7 +176,7 @@ def list_jobs(environment: str, team: str | None, as_json: bool) -> int:
 @click.option("--worker", type=_FROM_0, metavar="K",
               help="Number over all slices; default: the first to fail, else 0.")  # fmt: skip
 @click.option("--lines", type=_FROM_0, metavar="N", help="Only the last N lines.")
-@click.option("--follow", is_flag=True, help="Continue until the job has ended.")
+@click.option("--follow", "-f", is_flag=True, help="Continue until the job has ended.")
 def logs(environment: str, team: str, name: str, worker: int | None, lines: int | None, follow: bool) -> int:
     """Print the output of a worker."""
     settings = _settings(environment)

@@ -19,6 +19,8 @@ from fleet.page import logs_url
 from infra.engine.settings import from_file
 from infra.errors import CommandError
 from infra.google.client import Client, RequestError
+from infra.layers.queue.settings import QueueSettings
+from infra.layers.slurm.settings import SlurmSettings
 from infra.layers.storage.settings import StorageSettings
 from infra.prices.row import dollars
 from infra.settings.schema import Settings
@@ -180,6 +182,9 @@ class _Page:
         if self._stored.is_node(brief):
             links["logs"] = logs_url(node, self._settings.project)
             commands.insert(0, f"tpu logs {environment} {node} --follow")
+        else:
+            on = ((QueueSettings, "job list"), (SlurmSettings, "slurm status"))
+            commands += [f"tpu {word} {environment}" for layer, word in on if self._settings.get(layer)]
         if read.profiled:
             commands.append(f"xprof --logdir {read.url}/profile")
         spent, predicted = (_dollars(price, amount(brief)) for amount in (price.so_far, price.predicted))

@@ -118,7 +118,7 @@ def cancel(environment: str, job: str, number: int, yes: bool) -> int:
 @slurm.command(examples=["dev 12 --follow"])
 @options.environment
 @_JOB
-@click.option("--follow", is_flag=True, help="Print new lines until Ctrl+C.")
+@click.option("--follow", "-f", is_flag=True, help="Print new lines until Ctrl+C.")
 @click.option("--lines", type=click.IntRange(0), default=100, show_default=True, metavar="N",
               help="Begin with the last N lines.")  # fmt: skip
 @_NODE

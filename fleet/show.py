@@ -39,6 +39,7 @@ MARKS = {
 class MemberRow:
     """Row of a member as last observed; None and 0: unknown."""
 
+    slice: str
     node: str
     zone: str
     state: str
@@ -77,6 +78,7 @@ class Rates:
 def rows(observation: Observation, rates: Rates) -> list[MemberRow]:
     """Return a row per member, in their order."""
     result = []
+    slices = {(member.zone, member.name): member.slice for member in observation.members}
     for decision in observation.decisions:
         observed = observation.view.node(decision.node, decision.zone)
         status = decision.status or WorkerStatus(0.0)
@@ -86,7 +88,7 @@ def rows(observation: Observation, rates: Rates) -> list[MemberRow]:
         left = (status.of_samples - status.samples) / rate if rate and status.of_samples else None
         result.append(
             MemberRow(
-                decision.node, decision.zone,
+                slices.get((decision.zone, decision.node), ""), decision.node, decision.zone,
                 observed.state if observed else "", decision.condition, status.stage,
                 status.samples, status.of_samples, status.shards, status.size_bytes, rate, left, decision.why,
                 status.loss, status.goodput,
@@ -183,10 +185,10 @@ def remedies(observation: Observation) -> list[str]:
 
 
 HEAD = (
-    "node", "zone", "state", "condition", "samples", "loss", "goodput", "shards", "size",
+    "slice", "node", "zone", "state", "condition", "samples", "loss", "goodput", "shards", "size",
     "rate", "left", "why",
 )  # fmt: skip
-_NUMBERS = HEAD[4:11]
+_NUMBERS = HEAD[5:12]
 
 
 def cells(row: MemberRow) -> tuple[str, ...]:
@@ -195,7 +197,7 @@ def cells(row: MemberRow) -> tuple[str, ...]:
         f"{row.samples:,}" + (f" of {row.of_samples:,}" if row.of_samples else "") if row.samples else ""
     )
     return (
-        row.node, row.zone, row.state or "-", row.condition, samples,
+        row.slice, row.node, row.zone, row.state or "-", row.condition, samples,
         "" if row.loss is None else f"{row.loss:.3f}", "" if row.goodput is None else f"{row.goodput:.0%}",
         f"{row.shards:,}" if row.shards else "", decimal(row.size_bytes) if row.size_bytes else "",
         "" if row.samples_per_s is None else in_rate(row.samples_per_s),
@@ -208,7 +210,7 @@ def table(result: Sequence[MemberRow], title: str = "") -> Table:
     drawn = _table(*HEAD, title=title)
     for row in result:
         style = MARKS[Condition(row.condition)]
-        drawn.add_row(*(Text(clean(cell), style * (n == 3)) for n, cell in enumerate(cells(row))))
+        drawn.add_row(*(Text(clean(cell), style * (n == 4)) for n, cell in enumerate(cells(row))))
     return drawn
 
 

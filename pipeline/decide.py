@@ -25,7 +25,8 @@ _OUTCOMES = {
 }  # fmt: skip
 _TRANSIENT = ("throttled", "unavailable")
 _RETRIED = (
-    *_TRANSIENT, CANCELLED, "conflict", "quota", "permission", "ttl", "too_dear", "train_hours", "refused",
+    *_TRANSIENT, CANCELLED, "conflict", "quota", "permission", "ttl", "too_expensive", "train_hours",
+    "refused",
 )  # fmt: skip
 
 
@@ -231,7 +232,7 @@ def _preprocess(run: Run, observed: Observation, limits: Limits, id_: str) -> Ac
     most = limits.prices.limit_usd
     if most is not None and run.predicted_usd is not None and run.predicted_usd > most:
         predicted = f"predicted: ${run.predicted_usd:,.2f}"
-        return End("too_dear", f"{predicted}, pipeline:maxRunCostUsd allows ${most:,}")
+        return End("too_expensive", f"{predicted}, pipeline:maxRunCostUsd allows ${most:,}")
     if observed.folder:  # of an earlier try
         return Keep({"stage": Stage.CHECK, "folder": observed.folder})
     if run.batch:

@@ -53,7 +53,7 @@ class SliceTrainer:
         except SettingsError as error:
             raise TrainingError("refused", str(error)) from None
         except BudgetError as error:
-            raise TrainingError("too_dear", str(error)) from None
+            raise TrainingError("too_expensive", str(error)) from None
         except ConcurrentChangeError:
             if not self._started(records, name):
                 raise

@@ -6,6 +6,7 @@ needs no login to one.
 """
 
 import json
+import logging
 import re
 import tempfile
 from collections import Counter
@@ -22,6 +23,7 @@ from infra.core.environment import layers_on, require_on
 from infra.core.layer import directory
 from infra.engine import prices, registry
 from infra.engine.before import settings_to_apply
+from infra.engine.environments import shared_names
 from infra.engine.pulumi import Pulumi, sentence
 from infra.engine.settings import from_file
 from infra.errors import CommandError
@@ -43,6 +45,7 @@ from views.table import markdown as markdown_table
 SIGNS = {"create": "+", "update": "~", "replace": "+-", "delete": "-", "import": "="}
 """Signs of Pulumi for resources that it creates, updates, replaces, deletes, or takes over as they are."""
 
+_LOG = logging.getLogger(__name__)
 _COUNTED = ("create", "update", "replace", "delete")
 _STACK = "pulumi:pulumi:Stack"
 _FROM_PATH = "using pulumi-language-"  # which set-up put there
@@ -150,6 +153,8 @@ def plan(environment: str, root: Path = ROOT, only: Sequence[str] = (), save: Pa
     `failed`.
     """
     checked = settings_to_apply(environment, root)
+    for other in shared_names(checked, root)[1]:
+        _LOG.warning("Pulumi.%s.yaml has problems, so its names aren't compared: tpu plan %s", other, other)
     require_on(checked, only)
     if save:
         save.mkdir(parents=True, exist_ok=True)

@@ -191,7 +191,7 @@ SCENARIO = Scenario(
         step.submit("d/", documents=0, gib=80),
         step.ends(
             "d/",
-            outcome="too_dear",
+            outcome="too_expensive",
             at="preprocess",
             prints=r"predicted: \$2\.[0-9]+, pipeline:maxRunCostUsd allows \$2.*next +tpu pipeline retry",
         ),

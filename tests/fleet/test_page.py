@@ -10,6 +10,7 @@ from tests.views.pages import assert_stands_alone
 
 def row(node: str = "tpu-dev", **more: object) -> MemberRow:
     known: dict[str, object] = {
+        "slice": "train",
         "node": node, "zone": "us-east5-b", "state": "READY", "condition": "working", "stage": "launch",
         "samples": 120, "of_samples": 600, "shards": 0, "size_bytes": 0, "samples_per_s": 2.5,
         "left_s": 192.0, "why": "", "loss": 2.34567, "goodput": 0.873,
@@ -27,7 +28,7 @@ def drawn(*rows: MemberRow, lines: tuple[str, ...] = (), events: tuple[str, ...]
 def test_a_slice_has_its_step_loss_rate_goodput_and_time_left() -> None:
     text = drawn(row())
     cells = re.sub(r"<[^>]+>", " ", text.partition("<tbody>")[2])
-    for shown in ("tpu-dev", "working", "120 of 600", "2.346", "2.50/s", "87%", "3 min"):
+    for shown in ("train", "tpu-dev", "working", "120 of 600", "2.346", "2.50/s", "87%", "3 min"):
         assert shown in cells, shown
     assert '<progress max="600" value="120">' in text
     assert [text.count(f'aria-label="{name} over time"') for name in ("rate", "loss")] == [1, 1]

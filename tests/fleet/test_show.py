@@ -98,6 +98,7 @@ def test_a_rate_is_of_those_that_work_and_time_left_follows_from_it() -> None:
         (result,) = show.rows(replace(observation(member, age_s=60.0 * minute), decisions=[decision]), rates)
         return result
 
+    assert (row(1, 0).slice, row(1, 0).node) == (member.slice, member.name)
     assert (row(1, 100).samples_per_s, row(1, 100).left_s) == (None, None)
     actual = row(2, 400)
     assert (actual.samples_per_s, actual.left_s) == (5.0, 120.0)

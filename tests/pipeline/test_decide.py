@@ -121,7 +121,10 @@ def test_more_than_the_limit_is_refused_before_a_batch() -> None:
     run = decide.measured(BARE, 3, 10 << 30, limits)
     assert run.predicted_usd == pytest.approx(5.1)
     ended = end(run, limits)
-    assert (ended.outcome, ended.why) == ("too_dear", "predicted: $5.10, pipeline:maxRunCostUsd allows $5")
+    assert (ended.outcome, ended.why) == (
+        "too_expensive",
+        "predicted: $5.10, pipeline:maxRunCostUsd allows $5",
+    )
     assert ended.next == "tpu pipeline retry dev r17"
     unknown = replace(limits, prices=replace(limits.prices, usd_per_gib=None))
     assert action(decide.measured(BARE, 3, 10 << 30, unknown), unknown) == CreateBatch("tpu-pipeline-r17")

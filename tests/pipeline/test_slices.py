@@ -284,7 +284,7 @@ def test_a_slice_beyond_the_budget_is_refused_before_its_record(monkeypatch: pyt
     pipeline.sweep(2)
     assert pipeline.record(first)["outcome"] == "running"
     record = pipeline.record(second)
-    assert (record["outcome"], record["stage"]) == ("too_dear", "train")
+    assert (record["outcome"], record["stage"]) == ("too_expensive", "train")
     assert "$44.91 an hour, fleet:dollarsPerHour allows $34" in record["why"]
     assert record["next"] == f"tpu pipeline retry dev {second}"
     assert pipeline.nodes == [NODE]

@@ -223,6 +223,16 @@ def test_doctor_names_the_setting_and_the_other_file(tmp_path: Path, monkeypatch
     assert (finding.state, finding.fix) == (OPTIONAL, "tpu plan dev lists them")
 
 
+def test_a_plan_names_the_environments_that_it_could_not_compare(
+    tmp_path: Path, pulumi_cli: FakePulumi, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(tmp_path, "dev", {})
+    write(tmp_path, "eu", {**OTHER_NAMES, "tpu:slices": "none"})
+    with pytest.raises(CommandError, match="monitoring is off in dev"):
+        plan("dev", tmp_path, ["monitoring"])
+    assert caplog.messages == ["Pulumi.eu.yaml has problems, so its names aren't compared: tpu plan eu"]
+
+
 def test_a_plan_of_a_layer_that_is_off_names_the_fix(tmp_path: Path, pulumi_cli: FakePulumi) -> None:
     write(tmp_path, "dev", {})
     with pytest.raises(CommandError, match="monitoring is off in dev"):
