@@ -171,14 +171,13 @@ def test_a_record_without_younger_keys_goes_on_and_another_optax_is_a_move(
 ) -> None:
     def record(*more: str) -> RunRecord:
         config = config_of("encoder:Model", {}, "train.accumulate=2", *more)
-        mesh, tokens = SimpleNamespace(shape={"data": 1, "fsdp": 1}), SimpleNamespace(sha256="of tokens")
+        mesh = SimpleNamespace(shape={"data": 1, "fsdp": 1})
         step: Any = SimpleNamespace(slices=1, mesh=mesh, attention="module", state={"params": params})
         cluster: Any = SimpleNamespace(devices=jax.devices(), agree=lambda compute: compute())
-        dataset: Any = SimpleNamespace(manifest=tokens)
+        dataset: Any = SimpleNamespace(manifest=SimpleNamespace(sha256="of tokens"))
         return RunRecord(config, step, dataset, cluster)
 
-    params = {"up": jnp.zeros(1)}
-    store = FolderStore(tmp_path)
+    params, store = {"up": jnp.zeros(1)}, FolderStore(tmp_path)
     record().write(store)
     assert not record().settle(store)
     with monkeypatch.context() as patched:
@@ -396,9 +395,9 @@ def test_narrow_parameters_have_moments_and_sums_of_gradients_in_float32(written
     config = config_of(f"{written}:Narrowed", {"width": 8}, "train.accumulate=4")
     step = ModuleStep(config, make_mesh(config.mesh, [jax.devices()[:1]]), "cpu")
     assert {leaf.dtype.name for leaf in jax.tree.leaves(step.state["params"])} == {"bfloat16", "float32"}
-    floats = [leaf for leaf in jax.tree.leaves(step.state["opt_state"]) if leaf.ndim]
     _, _, gradients = jax.eval_shape(step._gradients, {}, step.state, step.batch)
-    assert {leaf.dtype.name for leaf in [*floats, *jax.tree.leaves(gradients)]} == {"float32"}
+    sums = jax.tree.leaves((step.state["opt_state"], gradients))
+    assert {leaf.dtype.name for leaf in sums if leaf.ndim} == {"float32"}
     after, _ = jax.eval_shape(step._update, {}, step.state, step.batch)
     dtypes, expected = (jax.tree.map(lambda leaf: leaf.dtype, state) for state in (after, step.state))
     assert dtypes == expected
@@ -465,8 +464,7 @@ def test_a_module_that_another_finder_finds_is_known_by_its_source_or_refused(
     written: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As by an editable install, whose finder maps a name to a file outside of sys.path."""
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
+    (elsewhere := tmp_path / "elsewhere").mkdir()
     for name in ("edited", "of_another_name"):
         (elsewhere / f"{name}.py").write_text(f"from {written} import Good\n")
     files = {"edited": elsewhere / "edited.py", "renamed": elsewhere / "of_another_name.py"}
