@@ -213,11 +213,11 @@ def load(folder: Path, arch: Architecture, abstract: Params) -> Params:
         place = NamedSharding(kept.mesh, PartitionSpec(*[None] * axis, split))
         padded = (*shape.shape[:axis], length + more, *shape.shape[axis + 1 :])
         read = jax.make_array_from_callback(padded, place, rows)
-        exchanged = jax.device_put(read, kept, donate=True)
-        if not more:
-            return exchanged
-        cut = jax.jit(jax.lax.slice_in_dim, static_argnums=(1, 2, 3, 4), out_shardings=kept)
-        return cut(exchanged, 0, length, 1, axis)
+        exchanged: jax.Array = jax.device_put(read, kept, donate=True)
+        if more:
+            cut = jax.jit(jax.lax.slice_in_dim, static_argnums=(1, 2, 3, 4), out_shardings=kept)
+            exchanged = cut(exchanged, 0, length, 1, axis)
+        return exchanged
 
     loaded: Params = jax.tree_util.tree_map_with_path(leaf, abstract)
     return loaded
