@@ -39,7 +39,7 @@ from workload.activations.writer import Content, pack
 from workload.data import stream as streams
 from workload.data import tokenizers
 from workload.errors import DataError, HopelessError, StoreError
-from workload.extract import pipeline
+from workload.extract import forward, pipeline, run
 from workload.extract.forward import Forward
 from workload.extract.packing import Shape
 from workload.extract.pipeline import Stage
@@ -92,7 +92,10 @@ def killed(extraction: OurExtraction, after: int) -> None:
         extraction.start(dies_after=after)
 
 
-def test_an_upload_that_fails_ends_the_start_and_is_made_up_for(extraction: OurExtraction) -> None:
+def test_an_upload_that_fails_ends_the_start_and_is_made_up_for(
+    extraction: OurExtraction, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "_NOTE_EVERY_S", 0)
     killed(extraction, 2)
     output = json.loads(extraction.store.read(NOTE))
     assert (output["total_shards"], output["status"]) == (2, "in_progress")
@@ -248,6 +251,18 @@ def test_a_batch_beyond_this_machines_memory_is_refused_before_it_is_computed() 
     """Attention without a kernel holds the square of a row."""
     shape = Shape(1, 1 << 19)
     with pytest.raises(
-        HopelessError, match=r"1 rows of 524288 tokens takes \d{4,} GiB; this machine has \d+\n"
+        HopelessError, match=r"1 rows of 524288 tokens takes \d{4,}\.\d GiB; this machine has [\d.]+\n"
     ):
         Forward(ARCH, [Wanted(0, "resid_post")], shape, "float32").compile()
+
+
+def test_outputs_beyond_a_chips_memory_are_refused_before_one_is_computed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    small = Forward(ARCH, [Wanted(0, "resid_post")], Shape(8, 128), "float32")
+    monkeypatch.setattr(forward.sharding, "memory_bytes", lambda _: 32 << 20)
+    small.compile()
+    with pytest.raises(
+        HopelessError, match=r"512 rows of 128 tokens takes 0\.\d GiB; a chip has 0\.0\n    fix"
+    ):
+        Forward(ARCH, [Wanted(0, "resid_post")], Shape(512, 128), "float32").compile()
