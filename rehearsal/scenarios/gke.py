@@ -114,7 +114,9 @@ SCENARIO = Scenario(
         ),
         step.resumed("moved", 20),
         step.same("still", "moved"),
-        step.stop("steals", prints="(?s)(?=.*steals: failed).*HTTP 403: this account may not.*fix: ", wait=True),
+        step.stop(
+            "steals", prints="(?s)(?=.*steals: failed).*HTTP 403: this account may not.*fix: ", wait=True
+        ),
         # Maintenance: a drained node spends no restart; and a program that fails ends its job at once.
         step.command(
             f"tpu job submit dev vision --pool train --name drained --detach -- {HOLD}",
