@@ -7,6 +7,7 @@ subcommand's commands may have more (docs/reference/cli.md).
 import os
 import sys
 from collections.abc import Sequence
+from io import TextIOWrapper
 from pathlib import Path
 from typing import NoReturn
 
@@ -109,6 +110,8 @@ log.option(tpu)
 def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
     """Run a command line on the checkout at `root`; return the exit status."""
     guard()
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # a pipe has each line at once, in order with stderr's
     status = execute(tpu, sys.argv[1:] if arguments is None else arguments, "tpu", root)
     sys.stdout.flush()
     return status

@@ -55,7 +55,8 @@ def logs(
     for entry in newest:
         print(_line(entry, as_json), flush=True)
     if not newest and not follow:
-        print("no entries; a host sends its first ones in the boot stage `logs`", file=sys.stderr)
+        where = f"tpu status {environment} lists the slices"
+        print(f"no entries; a host sends its first ones in the boot stage `logs`; {where}", file=sys.stderr)
     if follow:
         for entry in entries.following(newest[-1]["timestamp"] if newest else now()):
             print(_line(entry, as_json), flush=True)

@@ -20,7 +20,7 @@ from typing import Any, TextIO
 import click
 
 from cli import logs, options, variables
-from cli.command import Command, end_on_signals, nearest
+from cli.command import Command, end_on_signals
 from cli.options import Names
 from cli.publish import progress
 from cli.user_code import UserCode, read_program
@@ -363,10 +363,11 @@ def _item(
     kinds = [known.name for known in CATALOG.types]
     file = f"Pulumi.{settings.environment}.yaml"
     if kind not in kinds:
-        near = nearest(kind, kinds)
-        fix = f"perhaps {near} was meant" if near else "one of these"
-        problems.append(f"--slice {kind}: is one of {', '.join(kinds)}\n    fix: {fix}")
-    missing = [zone for zone in zones if zone not in covered]
+        problems.append(f"--slice {kind}: is none of {', '.join(kinds)}\n    fix: one of these")
+    if elsewhere := [zone for zone in zones if zone not in CATALOG.zones]:
+        flag = f"--zones {','.join(elsewhere)}"
+        problems.append(f"{flag}: v6e is in {', '.join(CATALOG.zones)}\n    fix: one of these")
+    missing = [zone for zone in zones if zone not in covered and zone not in elsewhere]
     if missing or not covered:
         flag = f"--zones {','.join(missing)}" if missing else "no --zones"
         desired = ", ".join(missing) or "us-east5-b"

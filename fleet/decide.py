@@ -185,6 +185,12 @@ def _desired(
     return _of_status(member, status, reporting, now_s, limits)
 
 
+def _older(member: Node) -> str:
+    """Return the reason for hosts with another command than the member's, and how they get it."""
+    command = f"tpu fleet exec ENV --slice {member.slice} -- sudo systemctl restart google-startup-scripts"
+    return f"its hosts run an older command until they boot again\n    fix: {command}"
+
+
 def _of_status(
     member: Node, status: WorkerStatus, reporting: frozenset[str], now_s: float, limits: Limits
 ) -> Decision:
@@ -199,8 +205,7 @@ def _of_status(
     reports = status.worked_s > now_s - 2 * HEARTBEAT_S  # a slice whose job reports is never replaced
     if reports and status.work in ("running", "older"):
         if status.work == "older":
-            why = "its hosts run an older command until they boot again, or their startup script is run"
-            return _of(member, Action.LEAVE, Condition.STARTING, rerun or why)
+            return _of(member, Action.LEAVE, Condition.STARTING, rerun or _older(member))
         return _of(member, Action.LEAVE, Condition.WORKING, working)
     if status.work == "done":
         return _of(member, Action.LEAVE, Condition.DONE, "its work is done")
@@ -220,7 +225,7 @@ def _of_status(
             return _of(member, Action.LEAVE, Condition.UNKNOWN, f"{why}; no other slice reports either")
         return _claimed(member, Claim.SILENT, f"{why} while others report")
     if status.work == "older":
-        return _of(member, Action.LEAVE, Condition.STARTING, "its hosts run an older command")
+        return _of(member, Action.LEAVE, Condition.STARTING, _older(member))
     if status.work == "running":
         return _of(member, Action.LEAVE, Condition.WORKING, working)
     if rerun:

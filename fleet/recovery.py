@@ -89,7 +89,8 @@ def _plan(observation: Observation, due: Collection[str], members: Sequence[Node
     ]
     lines += [prices_table.table(slices_price.rows(members))] if members else []
     if observation.outdated:
-        lines.append(f"  update   {', '.join(observation.outdated)}: new settings, applied at the next boot")
+        names = ", ".join(observation.outdated)
+        lines.append(f"  update   {names}: new settings, which hosts have after their next boot")
     return lines
 
 
@@ -164,7 +165,7 @@ def _report(request: FleetCommand, observation: Observation, failures: dict[str,
     if request.as_json:
         print_status(observation, as_json=True)
     elif not failures:
-        print(f"done; the hosts boot now; next: tpu status {request.environment} --watch")
+        print(f"done; new nodes boot now; next: tpu status {request.environment} --watch")
     for key, failure in failures.items():
         print(f"error: {key}: {with_roles(str(failure))}", file=sys.stderr)
     if failures:

@@ -264,7 +264,10 @@ def remarks(observation: Observation) -> list[str]:
     if observation.decisions and all(
         decision.condition is Condition.DONE for decision in observation.decisions
     ):
-        output.append("all are done, and paid for until they are deleted: tpu fleet delete")
+        names = dict.fromkeys(item.slice for item in observation.members if item.member is not None)
+        command = " ".join(["tpu fleet delete ENV", *(f"--slice {name}" for name in names)])
+        command = command if names else "tpu down ENV"  # slices of the stack
+        output.append(f"all are done, and paid for until they are deleted: {command}")
     return output
 
 

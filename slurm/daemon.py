@@ -16,6 +16,7 @@ from infra.slices.names import STACK_ID_VARIABLE
 from slurm import boot, configure
 from slurm.cluster import Cluster
 from slurm.decide import Slice
+from slurm.disk import Exports
 from slurm.keep import Keeper, Scontrol, declared, keep
 from slurm.machine import Metadata
 from slurm.recovered import Recovered
@@ -39,7 +40,9 @@ def run(role: str, metadata: Metadata, system: System) -> None:
         settings, reached, slurm = boot.known(metadata), boot.reached(metadata), Scontrol()
         keeper = Keeper(settings, google_of(settings), os.environ[STACK_ID_VARIABLE], reached, slurm)
         files = Files(configure.files(settings, reached, role), declared(settings, reached), system)
-        beside = (files.apply, Recovered().requeue, Watch(settings).look)
+        beside = (
+            files.apply, Exports(system, settings).apply, Recovered().requeue, Watch(settings).look
+        )  # fmt: skip
         keep(keeper, slurm, Path(names.REQUESTS), changed.is_set, time.sleep, beside)
     else:
         changed.wait()

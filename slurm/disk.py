@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import socket
 import time
 from collections.abc import Callable
 
@@ -14,6 +16,7 @@ from slurm.system import System
 DEVICE = f"/dev/disk/by-id/google-{names.STATE_DEVICE}"
 # https://cloud.google.com/compute/docs/disks/disk-symlinks
 _ATTACHED_S = 60.0
+_LOG = logging.getLogger(__name__)
 _NOTHING, _AMBIGUOUS = 2, 8
 """Exit status of blkid: no file system, no partition table; several. https://man7.org/linux/man-pages/man8/blkid.8.html"""
 
@@ -78,6 +81,37 @@ def home(system: System, settings: Settings, served: str) -> None:
         system.run(["exportfs", "-ra"])
     else:
         mount(system, served)
+
+
+class Exports:
+    """Export of /home, repeated when a login node comes or has another address.
+
+    exportfs leaves out a name that isn't in DNS yet, and succeeds: its machine would not be root there.
+    """
+
+    def __init__(
+        self, system: System, settings: Settings, resolve: Callable[[str], str] = socket.gethostbyname
+    ):
+        self._system, self._resolve = system, resolve
+        self._logins = exports.logins(settings) if exports.text(settings) else []
+        self._exported: list[str] = []
+
+    def apply(self, _: object) -> None:
+        """Export anew if need be. Whatever fails is logged, and done again."""
+        addresses = [self._address(name) for name in self._logins]
+        if addresses == self._exported:
+            return
+        try:
+            self._system.run(["exportfs", "-ra"])
+            self._exported = addresses
+        except SlurmError as error:
+            _LOG.warning("/home isn't exported to the login nodes: %s", error)
+
+    def _address(self, name: str) -> str:
+        try:
+            return self._resolve(name)
+        except OSError:
+            return ""
 
 
 def mount(system: System, served: str) -> None:

@@ -195,7 +195,8 @@ def roles() -> str:
         rows = []
         for role in roles_of(account):
             layer = next((layer.name for layer in layers() if role in layer.roles), "")
-            only = f"; only with `{layer}:{_setting(role.setting)}`" if role.setting else ""
+            owner, _, field = role.setting.rpartition(":")
+            only = f"; only with `{owner or layer}:{_setting(field)}`" if field else ""
             rows.append((f"`{role.name}`", f"the {role.on}", f"{role.why}{only}"))
         parts.append(f"{title}\n\n{table(('role', 'on', 'for'), rows)}")
     return "\n\n".join(parts)

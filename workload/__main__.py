@@ -273,7 +273,7 @@ def _export(options: argparse.Namespace) -> int:
     step, files = export(
         open_run(options.run), options.out, options.step, options.dtype, print, options.merged
     )
-    print(f"{options.out}: step {step}, config.json and {len(files)} files of {options.dtype} weights")
+    print(f"{options.out}: step {step}; {options.dtype} weights in {', '.join(files)}")
     return 0
 
 

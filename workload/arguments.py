@@ -2,14 +2,18 @@
 
 import argparse
 import re
+import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from workload import as_typed
-from workload.errors import Problem
+from workload.errors import ConfigError, Problem
 
 SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/+")
 """Beginning of a URL."""
+HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+"""A model of the Hugging Face hub; a relative path may look the same."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -30,6 +34,20 @@ def parser(program: str, description: str, examples: str) -> argparse.ArgumentPa
     )
 
 
+def program(command: str, about: str, examples: str, arguments: Sequence[str]) -> list[str]:
+    """Return the program that a command starts. Raises ConfigError if there is none."""
+    options = parser(command, about, examples)
+    options.add_argument("program", nargs=argparse.REMAINDER, metavar="-- PROGRAM …")
+    line: list[str] = options.parse_args(list(arguments)).program
+    line = line[1:] if line[:1] == ["--"] else line
+    if not line or not shutil.which(line[0]):
+        given = line[0] if line else "(nothing)"
+        raise ConfigError(
+            command, [Problem("program", given, "must be on PATH, or a path", examples.strip())]
+        )
+    return line
+
+
 def local(text: str) -> Path:
     """Return the path of an option that takes no URL.
 
@@ -40,6 +58,13 @@ def local(text: str) -> Path:
         fix = "a folder here; gcloud storage cp -r copies one from a bucket, tpu data put into it"
         raise argparse.ArgumentTypeError(f"{text}: must be a path of this machine\n    fix: {fix}")
     return Path(text)
+
+
+def hub_fix(name: str, folder: Path) -> str:
+    """Return the fix if `name`, as given, is an id of the hub without its `folder`; else empty."""
+    if folder.exists() or name.endswith(".json") or not HUB_ID.fullmatch(name):
+        return ""
+    return f"download a model of the hub first: hf download {name} --local-dir {folder}"
 
 
 def add_set(parser: argparse.ArgumentParser) -> None:

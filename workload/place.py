@@ -13,17 +13,15 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
-import shutil
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from workload import slurm
-from workload.arguments import parser
+from workload.arguments import program
 from workload.errors import ConfigError, Problem
 
 PORT, MEGASCALE_PORT = 8476, 8080  # the network layer's firewall opens the first
@@ -145,15 +143,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run `workload launch -- PROGRAM …`: exec the program with its place in the environment."""
     examples = "  workload launch -- workload train tiny.toml\n  workload launch -- python train.py"
     about = "Start a program with its place in a job: worker, slice, coordinator."
-    options = parser("workload launch", about, examples)
-    options.add_argument("program", nargs=argparse.REMAINDER, metavar="-- PROGRAM …")
-    line = options.parse_args(list(arguments)).program
-    line = line[1:] if line[:1] == ["--"] else line
-    if not line or not shutil.which(line[0]):
-        problem = Problem(
-            "program", line[0] if line else "(nothing)", "must be on PATH, or a path", examples.strip()
-        )
-        raise ConfigError("workload launch", [problem])
+    line = program("workload launch", about, examples, arguments)
     place = of(os.environ)
     for name, value in place.items():
         print(f"{name}={value}", flush=True)

@@ -6,11 +6,11 @@ meta-llama/Llama-3.1-8B                id of the hub; kept in the hub's cache
 gs://my-project-checkpoints/runs/first, /tmp/training/runs/first, run:first@400
 """
 
-import re
 from pathlib import Path
 
 from settings_schema import foreign
 from workload import folders
+from workload.arguments import HUB_ID
 from workload.errors import WeightsError
 from workload.extract.weights import Weights, find
 from workload.model.transformers_config import CONFIG
@@ -18,8 +18,6 @@ from workload.runs.errors import MissingObjectError
 from workload.runs.store import open_store
 from workload.train.base import Checkpoint, Folder
 from workload.train.past import complete_step
-
-_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 def locate(name: str, step: int | None = None) -> Weights:
@@ -31,7 +29,7 @@ def locate(name: str, step: int | None = None) -> Weights:
     """
     if name.startswith("run:"):
         return find(name if step is None or "@" in name else f"{name}@{step}", None)
-    if not name.startswith("gs://") and not Path(name).exists() and _HUB_ID.fullmatch(name):
+    if not name.startswith("gs://") and not Path(name).exists() and HUB_ID.fullmatch(name):
         return Folder(_from_hub(name))
     store = open_store(name)
     try:

@@ -57,9 +57,11 @@ def owners(settings: Settings) -> dict[str, str]:
 def required_roles(layers: Iterable[Layer], settings: Settings | None = None) -> Iterator[Role]:
     """Yield the roles needed to bring layers up, each once; without settings also the conditional ones."""
     merged: dict[tuple[str, ...], Role] = {}
+    sections = {layer.name: layer.settings for layer in settings.layers} if settings else {}
     for layer in layers:
         for role in layer.roles:
-            if settings is None or role.needed(settings[layer.settings]):
+            section = sections.get(role.setting.rpartition(":")[0], layer.settings)
+            if settings is None or role.needed(settings[section]):
                 key = (role.name, role.on, role.setting)
                 merged[key] = merge_roles(merged[key], role) if key in merged else role
     yield from merged.values()

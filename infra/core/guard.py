@@ -88,6 +88,8 @@ class Living(dynamic.Resource):
     ):
         """Guard `needs` while MEMBERS or SLICES with `labels`, or JOBS on clusters with them, live.
 
+        Of JOBS on one cluster `labels` are its full name, as `cluster`.
+
         It is created last.
 
         `namespace`: restricts JOBS to one. RUNS have their records in the label `folder` of `bucket`; while
@@ -269,10 +271,9 @@ def _state(client: Any, bucket: str, name: str) -> tuple[str, str]:
 
 def _jobs(project: str, labels: dict[str, str]) -> Iterator[str]:
     """Yield NAMESPACE/JOB of unfinished jobs that Kueue knows."""
-    from infra.google.client import Client, RequestError
-    from infra.google.kubernetes import every
+    from infra.google.client import RequestError
 
-    for _, cluster in every(Client(project), labels):
+    for cluster in _clusters(project, labels):
         try:
             for workload in cluster.items(_WORKLOADS):
                 conditions = {
@@ -287,16 +288,22 @@ def _jobs(project: str, labels: dict[str, str]) -> Iterator[str]:
                 raise
 
 
-def _pods(project: str, labels: dict[str, str]) -> Iterator[str]:
-    """Yield NAMESPACE/JOB of what runs on a pool's nodes, beside what runs on every node."""
+def _clusters(project: str, labels: dict[str, str]) -> Iterator[Any]:
+    """Yield the clusters with labels, or the one that `cluster` names, if it is there."""
     from infra.google.client import Client
-    from infra.google.kubernetes import Cluster, endpoint_of
+    from infra.google.kubernetes import Cluster, endpoint_of, every
 
     client = Client(project)
-    endpoint = endpoint_of(client, labels["cluster"])
-    if endpoint is None:
+    if "cluster" not in labels:
+        yield from (cluster for _, cluster in every(client, labels))
+    elif endpoint := endpoint_of(client, labels["cluster"]):
+        yield Cluster(client, endpoint)
+
+
+def _pods(project: str, labels: dict[str, str]) -> Iterator[str]:
+    """Yield NAMESPACE/JOB of what runs on a pool's nodes, beside what runs on every node."""
+    if (cluster := next(_clusters(project, labels), None)) is None:
         return
-    cluster = Cluster(client, endpoint)
     selector = {"labelSelector": f"cloud.google.com/gke-nodepool={labels['pool']}"}
     nodes = {node["metadata"]["name"] for node in cluster.items("/api/v1/nodes", selector)}
     if not nodes:

@@ -160,7 +160,7 @@ class Layer:
         ids: id formats of resource types that no other layer makes (infra/engine/recovery/ids.py).
         holds: kind of living things outside any stack that depend on it, "members" of fleets or "jobs"
             (infra/core/guard.py): while one lives, neither it nor the layers that it reads are destroyed.
-        held_by: layer whose label those nodes or clusters carry.
+        held_by: labels that those nodes or clusters carry, or the full name of the one `cluster`.
         hooks: extension points that few layers use.
     """
 
@@ -185,7 +185,7 @@ class Layer:
     at_google: Callable[[Settings], Mapping[str, str]] = lambda _: {}
     ids: Mapping[str, str] = field(default_factory=dict)
     holds: str = ""
-    held_by: str = ""
+    held_by: Callable[[Settings], Mapping[str, str]] = lambda _: {}
     hooks: Hooks = Hooks()
 
     @property

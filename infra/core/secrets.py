@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from infra.core.layer import up_command
 from infra.errors import Problem
 from infra.google.failures import Kind
-from infra.google.role import holders
+from infra.google.role import Role, holders
 from infra.settings.schema import Settings
 from infra.settings.variables import Secret
 
@@ -22,6 +22,13 @@ if TYPE_CHECKING:
 
 ACCESSOR = "roles/secretmanager.secretAccessor"
 """Role of accounts that read a secret, granted on the secret."""
+GRANTING = Role(
+    "roles/secretmanager.admin", "say who reads the secrets of programs",
+    ("secretmanager.secrets.get", "secretmanager.secrets.getIamPolicy",
+     "secretmanager.secrets.setIamPolicy"),
+    setting="storage:secrets",
+)  # fmt: skip
+"""Role of whoever brings up a layer that grants ACCESSOR on the secrets of programs."""
 _READ_BY = (ACCESSOR, "roles/secretmanager.admin", "roles/owner")
 UNSEEN = (Kind.PERMISSION, Kind.API_OFF)
 """Refusals by which a login doesn't learn whether a secret is there."""

@@ -55,7 +55,10 @@ def read_stack(environment: str, root: Path = ROOT) -> StackState:
         return StackState(given, None)
     resources = Pulumi(environment, root).state(LAYER)
     if not (stack := stack_id(resources)):
-        fix = f"tpu up {environment} tpu, which makes the slices; tpu doctor {environment} shows what is left"
+        fix = (
+            f"tpu up {environment} tpu, which makes those of tpu:slices (for tpu run: [], and tpu:zones); "
+            f"tpu doctor {environment} shows what is left"
+        )
         raise CommandError(f"the stack {environment} of {LAYER} isn't up: it has no slices\n    fix: {fix}")
     nodes = (
         resource for resource in resources if resource["type"] == NODE_TYPE and not resource.get("delete")

@@ -2,7 +2,7 @@
 
 import pulumi
 
-from infra.core import names, upstream
+from infra.core import upstream
 from infra.core.environment import layers_on
 from infra.core.guard import MEMBERS, Living
 from infra.core.layer import Layer, off, up_command
@@ -70,7 +70,7 @@ def _guard(checked: Settings, layer: Layer, outputs: Outputs, made: list[pulumi.
     for holding in layers_on(checked):
         if not holding.holds or layer.name not in (holding.name, *holding.needs):
             continue
-        labels: dict[str, pulumi.Input[str]] = dict(names.labels(checked.environment, holding.held_by))
+        labels: dict[str, pulumi.Input[str]] = dict(holding.held_by(checked))
         if holding.holds == MEMBERS and "stackId" in (exports := outputs.exports()):
             labels["stack"] = exports["stackId"]
         Living(holding.holds, checked.project, checked.environment, labels, everything)

@@ -42,8 +42,9 @@ ON_NODES = (
 # What finds out whether something lives on a layer (infra/core/guard.py), by what that is (`Layer.holds`).
 OF_GUARDS = {
     "members": ("tpu.nodes.list",),
-    "jobs": ("container.clusters.connect", "container.clusters.list", "container.thirdPartyObjects.list"),
-}
+    "jobs": ("container.clusters.connect", "container.clusters.get", "container.clusters.list",
+             "container.thirdPartyObjects.list"),
+}  # fmt: skip
 
 
 def holders(policy: Mapping[str, Any], roles: Collection[str]) -> set[str]:
@@ -66,7 +67,7 @@ class Role:
         permissions: those of it that are used.
         on: on what it is granted.
         setting: field of the layer's settings without which it isn't needed, LIST[].FIELD of all items; or
-            FIELD=VALUE, which it needs.
+            FIELD=VALUE, which it needs. LAYER:FIELD is of another layer.
     """
 
     name: str
@@ -77,7 +78,7 @@ class Role:
 
     def needed(self, section: Any) -> bool:
         """Return whether a section of the settings needs it."""
-        name, _, value = self.setting.partition("=")
+        name, _, value = self.setting.rpartition(":")[2].partition("=")
         name, _, inner = name.partition("[].")
         given: Any = getattr(section, name) if name else True
         if inner:
@@ -118,4 +119,4 @@ def only(prefix: str, bucket: str) -> str:
 def merge_roles(first: Role, second: Role) -> Role:
     """Merge two layers' declarations of a role."""
     permissions = tuple(dict.fromkeys((*first.permissions, *second.permissions)))
-    return replace(first, why=f"{first.why}; {second.why}", permissions=permissions)
+    return replace(first, why="; ".join(dict.fromkeys((first.why, second.why))), permissions=permissions)

@@ -49,7 +49,14 @@ empty for lists and tables.
 
 tests/docs/test_run_keys.py writes the file from what the workload declares.
 """
+OPTIONS = KEYS["options"]
+"""Options of the workload's other commands, such as "data prepare"."""
+PLACES = ("data.path", "observe.eval_path", "train.init_from", "model.weights")
+"""Folders that hosts read from their mount, of the environment's bucket alone; `--dir` and `--stream` may be
+in any bucket that its owner lets the hosts' account read or write."""
 KINDS: Mapping[str, type] = {"bool": bool, "int": int, "float": float, "str": str}
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/+")
+_BUCKET = re.compile(r"gs://([^/]+)(/.*)?")
 _PATH = re.compile(r"\.?/[A-Za-z0-9._+/-]+")
 
 
@@ -106,6 +113,37 @@ def extraction(run: str) -> tuple[str, ...] | None:
     return tuple(words)
 
 
+def other_options(run: str) -> None:
+    """Check command and options of the workload's other commands. Raises ValueError as they would."""
+    program, *words = split(run) or [""]
+    commands = [name for name in OPTIONS if name.split()[0] == program]
+    if commands and program not in OPTIONS:
+        program = f"{program} {words[0] if words else ''}".strip()
+        if program not in OPTIONS:
+            raise ValueError(f"{program} is none of the commands {', '.join(commands)}")
+    for option in (word.partition("=")[0] for word in words if commands and word.startswith("--")):
+        if option not in OPTIONS[program]:
+            raise ValueError(f"{option} isn't an option of {program}: {', '.join(OPTIONS[program])}")
+
+
+def elsewhere(path: str, run: str, bucket: str) -> Iterator[Problem]:
+    """Yield folders of `run`, the setting at `path`, that hosts read from `bucket` alone, in another one."""
+    words = split(run)
+    changes = [word.removeprefix("--set=") for word in words] if words and words[0] in PACKAGED else []
+    for key, place in _places(changes):
+        match = _BUCKET.fullmatch(place)
+        if match and match[1] != bucket:
+            rule = f"hosts read {key} from gs://{bucket} or a disk, not from gs://{match[1]}"
+            yield Problem(path, f'"{run}"', rule, f"gcloud storage cp -r {place} gs://{bucket}/data")
+
+
+def _places(changes: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield the keys among `changes` that name folders, with their values."""
+    for key, _, text in (change.partition("=") for change in changes):
+        if key.strip() in PLACES:
+            yield key.strip(), str(_value(text.strip()))
+
+
 def _parsed(
     program: str, words: Sequence[str], options: Sequence[str], switches: Sequence[str]
 ) -> tuple[str, str, dict[str, list[str]]]:
@@ -134,6 +172,10 @@ def _parsed(
         raise ValueError(f"--set takes SECTION.KEY=VALUE, not {wrong[0]}")
     for change in values["--set"]:
         _refuse_unknown(program, change)
+    options_given = [(option, value) for option in ("--dir", "--stream") for value in values.get(option, ())]
+    for key, place in (*_places(values["--set"]), *options_given):
+        if _SCHEME.match(place) and not _BUCKET.fullmatch(place):
+            raise ValueError(f"{key} is a folder, or gs://BUCKET/FOLDER, not {place}")
     return configs[0], name, values
 
 
@@ -177,15 +219,17 @@ def own_file(run: str) -> str | None:
 
 
 def wrong_options(path: str, run: str) -> Iterator[Problem]:
-    """Yield a problem of `run`, the setting at `path`, that trainer or extractor would end with at once."""
+    """Yield a problem of `run`, the setting at `path`, that the workload would end with at once."""
     try:
         training(run)
         extraction(run)
+        other_options(run)
     except ValueError as error:
-        example = "train tiny.toml --name first"
-        if split(run)[0] == "extract":
-            example = "extract qwen2.5-0.5b.toml --stream gs://BUCKET/streams"
-        yield Problem(path, f'"{run}"', str(error), f"write e.g. {example}")
+        program, examples = split(run)[0], {"train": "train tiny.toml --name first"}
+        examples["extract"] = "extract qwen2.5-0.5b.toml --stream gs://BUCKET/streams"
+        known = f"see tpu workload {program} --help"
+        fix = f"write e.g. {examples[program]}" if program in examples else known
+        yield Problem(path, f'"{run}"', str(error), fix)
 
 
 def missing_file(path: str, run: str) -> Iterator[Problem]:

@@ -14,11 +14,12 @@ from functools import cache
 from pathlib import Path
 
 from infra.catalog.book import BOOK
-from infra.settings.commands import extraction, training
+from infra.errors import InfraError
+from infra.settings.commands import PACKAGED, extraction, training
 from infra.settings.sources import PROGRAM, ROOT
 from infra.slices.nodes import Node
 
-_NO_CACHED_RESULT = 4  # `workload preflight --cached`: no cached result
+_WRONG_CONFIG, _NO_CACHED_RESULT = 2, 4  # exit statuses of `workload preflight --cached`
 TIMEOUT_S = 60.0  # to read an answer that was kept
 _WORDS = {"yes": "fits", "no": "does not fit", "uncertain": "may not fit"}
 
@@ -32,9 +33,14 @@ class Verdict:
 
 
 def of(nodes: Iterable[Node], code: str | None = None) -> list[Verdict]:
-    """Return the verdicts on the runs of some nodes, without repetitions; `code`: of tpu:code."""
+    """Return the verdicts on the runs of some nodes, without repetitions; `code`: of tpu:code.
+
+    Raises InfraError for a folder that doesn't exist, and for a run that the trainer would refuse.
+    """
     folder = ROOT / (code or "")
-    folder = folder if folder.is_dir() else ROOT
+    if not folder.is_dir():
+        fix = "create it, or name the folder of your code"
+        raise InfraError(f'tpu:code = "{code}": must be a folder of {ROOT}\n    fix: {fix}')
     jobs = (
         (node.run, node.kind.name, len(node.together) or 1, node.zone.rpartition("-")[0], folder)
         for node in nodes
@@ -56,6 +62,8 @@ def verdict_on(
         slices: how many of them run it together.
         region: of an extraction's output.
         folder: of configs that aren't packaged.
+
+    Raises InfraError for a config that the trainer would refuse.
     """
     if extracts := extraction(run):
         return _size(run, extracts, accelerator_type, region, folder)
@@ -77,6 +85,10 @@ def verdict_on(
         return Verdict(f"`{run}` isn't checked: no answer within {TIMEOUT_S:g} s; run {command}", warn=True)
     if answer.returncode == _NO_CACHED_RESULT:
         return Verdict(f"no preflight of `{run}` on {where} yet; run {command}", warn=True)
+    config = run_training.config
+    # A config that isn't here may be in a slice's own bundle.
+    if answer.returncode == _WRONG_CONFIG and (config in PACKAGED["train"] or (folder / config).is_file()):
+        raise InfraError(f"`{run}` on {where}: {answer.stderr.strip().removeprefix('workload: ')}")
     try:
         answer_json = json.loads(answer.stdout)
         verdict, reason = answer_json["fits"], answer_json["reason"]

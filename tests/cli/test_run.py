@@ -148,14 +148,23 @@ def test_without_a_terminal_nothing_is_published_unasked(
 def test_what_is_wrong_with_the_flags_is_said_at_once(
     script: Path, published: Published, world: Cloud
 ) -> None:
-    line = ["dev", str(script), "--slice", "v6e-61", "--zones", "us-central2-b", "--name", "No Name"]
+    line = [
+        "dev",
+        str(script),
+        "--slice",
+        "v6e-61",
+        "--zones",
+        "us-central1-b,us-central2-b",
+        "--name",
+        "No Name",
+    ]
     with pytest.raises(CommandError) as wrong:
         call(run.run, [*line, "--yes"])
     output = str(wrong.value)
-    assert "--slice v6e-61: is one of v6e-1, v6e-4" in output
-    assert "fix: perhaps v6e-" in output
-    assert "--zones us-central2-b: Pulumi.dev.yaml covers us-east5-a, us-east5-b" in output
-    assert "fix: tpu:zones: [us-central2-b] in Pulumi.dev.yaml, then tpu up dev network data" in output
+    assert "--slice v6e-61: is none of v6e-1, v6e-4" in output
+    assert "--zones us-central2-b: v6e is in " in output
+    assert "--zones us-central1-b: Pulumi.dev.yaml covers us-east5-a, us-east5-b" in output
+    assert "fix: tpu:zones: [us-central1-b] in Pulumi.dev.yaml, then tpu up dev network data" in output
     assert "'No Name' can't be a slice's name" in output
     assert published.targets == []
 

@@ -89,6 +89,35 @@ def test_a_controller_comes_up_and_a_second_boot_changes_nothing(
     assert not [line for line in machine.lines if line.startswith("mkfs")], "never a second time"
 
 
+def test_home_is_exported_anew_once_dns_has_a_login_node_and_when_its_address_changes(
+    machine: Machine, caplog: pytest.LogCaptureFixture
+) -> None:
+    addresses: dict[str, str] = {}
+
+    def resolve(name: str) -> str:
+        if name not in addresses:
+            raise OSError(f"{name}: not known")
+        return addresses[name]
+
+    exports = disk.Exports(machine, lab.settings({"slurm:loginCount": 2}), resolve)
+
+    def exported() -> int:
+        machine.lines.clear()
+        exports.apply(None)
+        return machine.lines.count("exportfs -ra")
+
+    assert [exported(), exported()] == [1, 0]
+    first, second = (f"slurm-dev-login-{number}.us-east5-b.c.my-project.internal" for number in range(2))
+    addresses[first] = "10.0.0.2"
+    assert [exported(), exported()] == [1, 0]
+    addresses |= {first: "10.0.0.3", second: "10.0.0.4"}
+    machine.fails["exportfs"] = "no memory"
+    assert [exported(), exported()] == [1, 1]
+    assert "no memory" in caplog.text
+    del machine.fails["exportfs"]
+    assert [exported(), exported()] == [1, 0]
+
+
 def test_power_that_fails_at_any_step_is_made_good_by_the_next_boot(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

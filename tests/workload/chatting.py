@@ -69,6 +69,7 @@ ODD = """
     {% endgeneration %}
   {% endfor %}
 {{ who }}{{ eos_token }}{{ bos_token is defined }}{{ 1 if pad_token else 0 }}
+{{- eot_token ~ image_token }}{{ tool_token is defined }}{{ custom_tools is defined }}
 {{- documents is none }}{{ tools is defined }}
 """
 
@@ -78,7 +79,7 @@ MARKED = """\
     {%- if message.role == 'assistant' %}
         {{- 'A:' }}{% generation %}{{ message.content or '' }}{{ eos_token }}{% endgeneration %}{{ '\\n' }}
     {%- else %}
-        {{- bos_token + message.role + ':' + message.content + '\\n' }}
+        {{- bos_token + message.role + ':' + message.content + turn_token + '\\n' }}
     {%- endif %}
 {%- endfor %}
 {%- if add_generation_prompt %}{{ 'A:' }}{% endif %}
@@ -126,10 +127,19 @@ KINDS: dict[str, tuple[tuple[str, ...], dict[str, Any], Any]] = {
         {"eos_token": "<|eot_id|>", "bos_token": "<|begin_of_text|>"},
         LLAMA,
     ),
-    "marked": (("<s>", "</s>"), {"eos_token": {"content": "</s>"}, "bos_token": "<s>"}, MARKED),
+    "marked": (
+        ("<s>", "</s>"),
+        {"eos_token": {"content": "</s>"}, "bos_token": "<s>", "turn_token": {"content": "<s>"}},
+        MARKED,
+    ),
     "odd": (
-        ("<stop>",),
-        {"eos_token": {"__type": "AddedToken", "content": "<stop>", "special": True}},
+        ("<stop>", "<image>"),
+        {
+            "eos_token": {"__type": "AddedToken", "content": "<stop>", "special": True},
+            "extra_special_tokens": {"eot_token": "<stop>"},
+            "image_token": "<image>",
+            "tool_token": None,
+        },
         [{"name": "tool_use", "template": "another"}, {"name": "default", "template": ODD}],
     ),
 }

@@ -65,7 +65,7 @@ def test_texts_and_tokens_are_those_of_transformers(
     recorded: bool, folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As recorded, or (`make prove`) as transformers makes them now; TPU_RECORD=1 records that."""
-    as_file = tokenizer(tmp_path / "file", "qwen")
+    as_file = tokenizer(tmp_path / "file", "odd")
     (as_file / "chat_template.jinja").write_text(ODD.replace("\n", "\r\n"))
     tried = [*folders.values(), as_file]
     reference = json.loads(RECORDED.read_text()) if recorded else transformers_texts(tried, tmp_path)

@@ -20,7 +20,7 @@ from workload.train.preemption import Preemption
 @pytest.mark.parametrize(
     "words",
     ["", "train", "data", "data prepare", "checkpoints", "checkpoints list", "extract", "activations",
-     "data streams", "preflight"],
+     "data streams", "preflight", "secrets", "launch", "host", "upload-curves", "preprocess"],
 )  # fmt: skip
 def test_every_command_has_help(words: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -68,6 +68,14 @@ def test_host_commands_are_handed_over(capsys: pytest.CaptureFixture[str]) -> No
         (["train", "nowhere.toml", "--dir", "d"], "nowhere.toml: no such file or packaged config"),
         (["train", "tiny.toml", "--dir", "d", "--set", "model.layer=1"], "did you mean model.layers?"),
         (["train", "tiny.toml", "--dir", "d"], "manifest.json: can't be read"),
+        (
+            ["data", "prepare", "--source", ".", "--out", "d", "--tokenizer", "some/model"],
+            "some/model: can't be read: No such file or directory\n    fix: download a model of the hub",
+        ),
+        (
+            ["data", "prepare", "--source", ".", "--out", "d", "--chat", "--tokenizer", "some/model"],
+            "download a model of the hub first: hf download some/model --local-dir some/model\n",
+        ),
         (["data", "prepare", "--source", "nowhere", "--out", "d"], "nowhere: no such file or folder"),
     ],
 )

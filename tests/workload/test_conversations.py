@@ -123,20 +123,44 @@ def test_a_row_that_teaches_nothing_is_refused_with_its_line(
     assert not (tmp_path / "out" / "manifest.json").exists()
 
 
-def test_a_template_that_writes_a_token_that_nothing_names_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("name", "fix"),
+    [
+        ("bos_token", "perhaps eos_token was meant; or name the token in"),
+        ("add_generaton_prompt", "perhaps add_generation_prompt was meant; or"),
+        ("when", "fix: name the token in"),
+    ],
+)
+def test_a_template_that_writes_what_nothing_names_is_refused_before_work(
+    name: str, fix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tokenizer(tmp_path / "tokenizer", "qwen")
-    template = "{{ bos_token }}{% for m in messages %}{{ m.content }}{% endfor %}"
+    written = "{% for _ in documents or [] %}{{ " + name + " }}{% endfor %}"
+    template = written + "{% for m in messages %}{{ m.content }}{% endfor %}"
     settings(folder, eos_token="<|im_end|>", chat_template=template)
     source = lines(tmp_path / "s.jsonl", GOOD)
     assert prepared(source, folder, tmp_path / "out") == 2
     refusal = capsys.readouterr().err
-    assert "tokenizer_config.json: the chat template writes bos_token, which neither" in refusal
-    assert "fix: name the token in" in refusal
-    conditional = template.replace("{{ bos_token }}", "{% if bos_token %}{{ bos_token }}{% endif %}")
-    settings(folder, eos_token="<|im_end|>", chat_template=conditional)
-    assert Template(folder).render(TURNS[:1], prompted=False) == TURNS[0]["content"]
+    assert f"tokenizer_config.json: the chat template writes {name}, which neither" in refusal
+    assert fix in refusal
+    plain = f"{{{{ {name} }}}}"
+    for guarded in (
+        f"{{% if {name} %}}{plain}{{% endif %}}",
+        f"{{{{ {name} or '' }}}}{{{{ {name} | default('') }}}}",
+    ):
+        settings(folder, eos_token="<|im_end|>", chat_template=template.replace(plain, guarded))
+        assert Template(folder).render(TURNS[:1], prompted=False) == TURNS[0]["content"]
+    late = f"{{% if {name} is defined %}}{{% endif %}}{plain}"
+    settings(folder, eos_token="<|im_end|>", chat_template=late)
+    with pytest.raises(DataError, match=f"the chat template writes {name}, which neither"):
+        Template(folder).render(TURNS[:1])
+
+
+def test_a_name_that_a_branch_of_the_template_sets_is_no_token_that_is_missing(tmp_path: Path) -> None:
+    folder = tokenizer(tmp_path / "tokenizer", "qwen")
+    branch = "{% if messages[0].role == 'system' %}{% set lead = messages[0].content %}{% endif %}{{ lead }}"
+    settings(folder, chat_template=branch)
+    assert Template(folder).render(TURNS[:1]) == ""
 
 
 def test_only_asked_for_is_a_conversation_cut_and_never_before_its_answers(

@@ -19,7 +19,7 @@ from workload.model.architecture import Architecture, RopeScaling
 from workload.model.generation import Generation
 from workload.model.transformers_config import architecture, read_architecture
 from workload.model.transformers_export import config_json
-from workload.train import sharding
+from workload.train import base, sharding
 from workload.train.config import MeshConfig
 from workload.train.sharding import make_mesh
 
@@ -243,6 +243,14 @@ def test_a_folder_without_weights_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("[1]")
     with pytest.raises(WeightsError, match="holds no settings"):
         read_architecture(tmp_path)
+
+
+def test_an_id_of_the_hub_is_downloaded_to_the_folder_that_is_looked_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DATA_DIR", str(tmp_path))
+    with pytest.raises(WeightsError, match=f"hf download some/model --local-dir {tmp_path}/some/model$"):
+        _ = base.named("some/model").arch
 
 
 def test_another_kind_of_model_is_refused_with_every_reason() -> None:

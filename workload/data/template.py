@@ -9,23 +9,27 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from settings_schema.parser import nearest
+from workload.arguments import hub_fix
 from workload.data.sources import whole
 from workload.errors import DataError
 
 if TYPE_CHECKING:
     from jinja2 import Template as JinjaTemplate
+    from jinja2 import nodes
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 _FILE, _CONFIG, _MAP = "chat_template.jinja", "tokenizer_config.json", "special_tokens_map.json"
 _MARKS = ("\ue002", "\ue003")  # private to this module: begin and end of an answer
 _MARK = re.compile(f"[{''.join(_MARKS)}]")
-# Variables of a template; undefined if the tokenizer lacks the token.
+# Tokens that every tokenizer may have, and what else transformers gives to a template.
 _TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+_VARIABLES = ("messages", "tools", "documents", "add_generation_prompt")
 ASSISTANT = "assistant"
 _ANSWERS = re.compile(r"{%[-+]?\s*generation\b")
 
@@ -46,25 +50,24 @@ class Template:
         """Read it from the tokenizer's folder.
 
         Raises:
-            DataError: the template is missing or invalid.
+            DataError: the template is missing, invalid, or names what nothing defines.
         """
         folder = tokenizer if tokenizer.is_dir() else tokenizer.parent
         config = _config(folder / _CONFIG)
-        file, source = _source(folder, config)
+        file, source = _source(tokenizer, folder, config)
         now = _now()
         plain, marking = _environment(now), _environment(now, _MARKS)
         try:
-            self._template = plain.from_string(source)
+            tree = plain.parse(source)
+            self._template = plain.from_string(tree)
             self._marked = marking.from_string(source) if _ANSWERS.search(source) else None
         except Exception as error:  # an invalid template may fail in Jinja or in Python's compiler
             fix = "get the tokenizer's files again, or mend the template"
             raise DataError(f"{file}: the chat template doesn't parse: {error}\n    fix: {fix}") from None
-        if "added_tokens_decoder" not in config:  # of older repositories, as transformers reads them
-            config = {**config, **_config(folder / _MAP)}
-        self._tokens = tokens = {
-            name: _spelled(config[name]) for name in _TOKENS if config.get(name) is not None
-        }
-        self._absent = _absent(file, folder, [name for name in _TOKENS if name not in tokens])
+        # special_tokens_map.json is of older repositories, as transformers reads them
+        older = {} if "added_tokens_decoder" in config else _config(folder / _MAP)
+        self._tokens = tokens = _named(config, older)
+        self._absent = _absent(file, folder, tree, {*_VARIABLES, *tokens}, plain.globals)
         self.end = tokens.get("eos_token", "")
         day = now.date().isoformat() if "strftime_now" in source else ""
         decides = json.dumps([source, self._tokens, day], sort_keys=True)
@@ -187,7 +190,7 @@ def _config(file: Path) -> dict[str, Any]:
     return config
 
 
-def _source(folder: Path, config: dict[str, Any]) -> tuple[Path, str]:
+def _source(tokenizer: Path, folder: Path, config: dict[str, Any]) -> tuple[Path, str]:
     """Return the file that holds the template, and the template."""
     file = folder / _FILE
     try:
@@ -206,28 +209,59 @@ def _source(folder: Path, config: dict[str, Any]) -> tuple[Path, str]:
             raise DataError(f"{file}: no chat template is named default, of: {names}\n    fix: {fix}")
     if not isinstance(template, str):
         fix = f"name the folder of a model that chats, put a template into {_FILE}, or leave --chat out"
-        raise DataError(f"{folder}: has no chat template, in {_FILE} or {_CONFIG}\n    fix: {fix}")
+        fix = hub_fix(str(tokenizer), tokenizer) or fix
+        raise DataError(f"{tokenizer}: has no chat template, in {_FILE} or {_CONFIG}\n    fix: {fix}")
     return file, template
 
 
-def _spelled(token: Any) -> str:
-    """Return a special token's text; the settings hold it as text, or as an object with its options."""
-    return str(token.get("content", "") if isinstance(token, dict) else token)
+def _named(config: dict[str, Any], older: dict[str, Any]) -> dict[str, str]:
+    """Return the special tokens by name, as transformers 5 finds them; the settings name others besides."""
+    standard = {name: older[name] for name in _TOKENS if name in older}
+    known = {**older, **config, **standard}
+    named = {name: known[name] for name in known if name.endswith("_token")}
+    for extra in (config.get("extra_special_tokens"), older.get("extra_special_tokens")):
+        named |= extra if isinstance(extra, dict) else {}
+    # As text, or as an object with its options; add_bos_token is a switch.
+    texts = {
+        name: token.get("content") if isinstance(token, dict) else token for name, token in named.items()
+    }
+    return {name: text for name, text in texts.items() if isinstance(text, str)}
 
 
-def _absent(file: Path, folder: Path, names: Sequence[str]) -> dict[str, Any]:
-    """Return values of the tokens that nothing defines: a template may ask for them, but not write them."""
-    from jinja2 import Undefined
+def _absent(
+    file: Path, folder: Path, tree: "nodes.Template", known: set[str], functions: Iterable[str]
+) -> dict[str, Any]:
+    """Return values of the variables that nothing defines: a template may test them, but not write them.
+
+    Raises:
+        DataError: the template never tests one.
+    """
+    from jinja2 import Undefined, meta, nodes
+
+    def names(node: nodes.Node) -> set[str]:
+        return {name.name for name in nodes.Output([node]).find_all(nodes.Name)}
+
+    def refusal(name: str) -> DataError:
+        near = nearest(name, known)
+        rule = f"the chat template writes {name}, which neither {_CONFIG} nor {_MAP} defines"
+        fix = f"perhaps {near} was meant; or " if near else ""
+        fix += f"name the token in {folder / _CONFIG}, or remove it from the template"
+        return DataError(f"{file}: {rule}\n    fix: {fix}")
 
     class Absent(Undefined):
         def __str__(self) -> str:
-            fix = f"name the token in {folder / _CONFIG}, or remove it from the template"
-            rule = (
-                f"the chat template writes {self._undefined_name}, which neither {_CONFIG} nor {_MAP} defines"
-            )
-            raise DataError(f"{file}: {rule}\n    fix: {fix}")
+            raise refusal(str(self._undefined_name))
 
-    return {name: Absent(name=name) for name in names}
+    set_somewhere = {node.name for node in tree.find_all(nodes.Name) if node.ctx != "load"}
+    set_somewhere |= {macro.name for macro in tree.find_all(nodes.Macro)}
+    undefined = meta.find_undeclared_variables(tree) - set_somewhere - known.union(functions)
+    tests: list[nodes.Node] = [*tree.find_all((nodes.Test, nodes.And, nodes.Or, nodes.Not))]
+    for node in tree.find_all((nodes.If, nodes.CondExpr)):
+        tests += node.iter_child_nodes(only=("test",))
+    tests += [node for node in tree.find_all(nodes.Filter) if node.name in ("default", "d")]
+    for name in sorted(undefined.difference(*map(names, tests))):
+        raise refusal(name)
+    return {name: Absent(name=name) for name in undefined}
 
 
 def _now() -> datetime:

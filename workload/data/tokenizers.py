@@ -10,6 +10,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from workload.arguments import hub_fix
 from workload.errors import DataError
 
 T = TypeVar("T")
@@ -113,6 +114,7 @@ class HuggingFace:
             raw = file.read_bytes()
         except OSError as error:
             fix = "--tokenizer names a tokenizer.json, or the folder that holds it"
+            fix = hub_fix(str(path), path) or fix
             raise DataError(f"{file}: can't be read: {error.strerror}\n    fix: {fix}") from None
         try:
             self._tokenizer = tokenizers.Tokenizer.from_str(raw.decode())

@@ -12,13 +12,13 @@ import base64
 import json
 import os
 import re
-import shutil
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
 
-from workload.errors import ConfigError, Problem, WorkloadError
+from workload.arguments import program
+from workload.errors import WorkloadError
 from workload.host.errors import HostError
 from workload.host.metadata import access_token, read
 
@@ -43,15 +43,8 @@ class HopelessSecretError(SecretError):
 
 def main(arguments: Sequence[str]) -> int:
     """Become a program that has the secrets in its environment. Raises WorkloadError."""
-    line = list(arguments[1:] if arguments[:1] == ["--"] else arguments)
-    if not line or not shutil.which(line[0]):
-        problem = Problem(
-            "program",
-            line[0] if line else "(nothing)",
-            "must be on PATH, or a path",
-            "write e.g. -- python x.py",
-        )
-        raise ConfigError("workload secrets", [problem])
+    about = f"Start a program with the secrets in its environment that ${VARIABLE} names."
+    line = program("workload secrets", about, "  workload secrets -- python x.py", arguments)
     os.execvpe(line[0], line, resolved(os.environ))
 
 

@@ -4,13 +4,13 @@ Absent settings have the defaults of transformers 5; unsupported ones that would
 """
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from settings_schema.parser import Parser, fields_of, shown
+from workload.arguments import hub_fix
 from workload.errors import ConfigError, Problem, WeightsError
 from workload.model.architecture import FAMILIES, Architecture, RopeScaling, violations
 from workload.model.transformers_families import IN_TRANSFORMERS
@@ -55,8 +55,8 @@ KINDS = {
 }
 
 
-def read_architecture(folder: Path) -> Architecture:
-    """Read the architecture in `config.json`.
+def read_architecture(folder: Path, name: str = "") -> Architecture:
+    """Read the architecture in `config.json`; `name` is the folder's as the user gave it.
 
     Raises:
         WeightsError: the file is missing or no JSON.
@@ -67,8 +67,7 @@ def read_architecture(folder: Path) -> Architecture:
         content = json.loads(path.read_text())
     except OSError as error:
         fix = "name a folder of Hugging Face weights: config.json, model.safetensors"
-        if not folder.exists() and re.fullmatch(r"[\w.-]+/[\w.-]+", str(folder)):
-            fix = f"download a model of the hub first: hf download {folder} --local-dir {folder}"
+        fix = hub_fix(name or str(folder), folder) or fix
         raise WeightsError(f"{path}: can't be read: {error.strerror}\n    fix: {fix}") from None
     except (ValueError, RecursionError) as error:
         raise WeightsError(f"{path}: is not JSON: {error}\n    fix: get the file again") from None

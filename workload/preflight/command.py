@@ -8,7 +8,7 @@ from functools import partial
 
 from workload import arguments as arguments_of
 from workload import print_progress
-from workload.errors import ConfigError, Problem
+from workload.errors import ConfigError, Problem, WeightsError
 from workload.model.architecture import Architecture
 from workload.modules.config import ModuleConfig
 from workload.preflight import report
@@ -27,7 +27,11 @@ _EXAMPLES = """  workload preflight llama-3.1-8b-v6e-256.toml --slice v6e-256
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run a command line; return 0 if the run fits, 3 if not or uncertain, 4 if --cached finds no result."""
+    """Run a command line.
+
+    Returns:
+        0 if the run fits, 3 if not or uncertain; 4 if --cached finds no result or no model.
+    """
     description = "Predict memory, speed and price of a run on a slice. Needs no TPU."
     parser = arguments_of.parser("workload preflight", description, _EXAMPLES)
     parser.add_argument("config", metavar="CONFIG", help="a TOML file, or a packaged one")
@@ -55,11 +59,19 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    config = _with_weights(configs.load(options.config, options.overrides))
+    config = configs.load(options.config, options.overrides)
     desired = slices(options.slice, options.slices)
     paid = price(options.region)
     _check(config, desired)
     _check_options(options)
+    try:
+        config = _with_weights(config)
+        _check_vocabulary(config)
+    except (ConfigError, WeightsError) as error:
+        if not options.cached:
+            raise
+        print_progress(str(error))
+        return 4
 
     def judged(config: Config, compiled: Compiled) -> Verdict:
         return judge(config, desired, paid, compiled, options.recovery_min * 60)
@@ -129,6 +141,12 @@ def _with_weights(config: Config) -> Config:
     return config
 
 
+def _check_vocabulary(config: Config) -> None:
+    if not config.model.vocab_size and not isinstance(config.model, ModuleConfig):
+        rule, fix = "must be set, since preflight reads no tokens", "set it to the tokenizer's"
+        raise ConfigError("workload preflight", [Problem("model.vocab_size", "0", rule, fix)])
+
+
 def _check_options(options: argparse.Namespace) -> None:
     problems = []
     if not 0 <= options.recovery_min < math.inf:
@@ -151,9 +169,6 @@ def _check_options(options: argparse.Namespace) -> None:
 def _check(config: Config, slices: Slices) -> None:
     """Raise ConfigError for settings that the compiler would refuse with unclear errors."""
     problems = []
-    if not config.model.vocab_size and not isinstance(config.model, ModuleConfig):
-        fix = "set it to the tokenizer's"
-        problems.append(Problem("model.vocab_size", "0", "must be set, since preflight reads no tokens", fix))
     if slices.chips_each % config.mesh.data:
         rule = f"must divide the chips of a slice, {slices.chips_each}"
         problems.append(Problem("mesh.data", str(config.mesh.data), rule, "1, or a divisor"))

@@ -90,7 +90,7 @@ def named(name: str, key: str = KEY, root: str | None = None) -> "Folder | Check
     """
     if name.startswith("run:"):
         return Checkpoint(*find(key, name, root))
-    return Folder(folders.of_setting(key, name))
+    return Folder(folders.of_setting(key, name), name)
 
 
 @dataclass(frozen=True)
@@ -98,6 +98,7 @@ class Folder:
     """A Hugging Face folder."""
 
     path: Path
+    given: str = ""  # in the setting
 
     @property
     def name(self) -> str:
@@ -107,7 +108,7 @@ class Folder:
     @cached_property
     def arch(self) -> Architecture:
         """See `huggingface.read_architecture`."""
-        return huggingface.read_architecture(self.path)
+        return huggingface.read_architecture(self.path, self.given)
 
     @property
     def frozen(self) -> "Folder":

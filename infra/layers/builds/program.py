@@ -14,6 +14,10 @@ from infra.layers.builds.settings import BuildsSettings
 from infra.layers.storage.settings import StorageSettings
 from infra.settings.schema import Settings
 
+# `gcloud builds submit` gets the bucket itself before it uploads, and counts its requests for the project.
+_ROLES = ("roles/cloudbuild.builds.editor", "roles/logging.viewer", "roles/serviceusage.serviceUsageConsumer")
+_BUCKET_ROLE = "roles/storage.legacyBucketReader"
+
 
 class Starters(pulumi.ComponentResource):
     """Grants to start builds and read their logs; the account's policy decides who may run them as it."""
@@ -22,9 +26,12 @@ class Starters(pulumi.ComponentResource):
         super().__init__("tpu:builds:Starters", "starters", None, opts)
         child, bucket = pulumi.ResourceOptions(parent=self), settings[StorageSettings].state_bucket_name
         for user in settings[BuildsSettings].users:
-            for role in ("roles/cloudbuild.builds.editor", "roles/logging.viewer"):
+            for role in _ROLES:
                 name = f"{role.rpartition('.')[2]}-{user}"
                 gcp.projects.IAMMember(name, project=settings.project, role=role, member=user, opts=child)
+            gcp.storage.BucketIAMMember(
+                f"bucket-{user}", bucket=str(bucket), role=_BUCKET_ROLE, member=user, opts=child
+            )
             gcp.storage.BucketIAMMember(
                 f"uploads-{user}",
                 bucket=str(bucket),

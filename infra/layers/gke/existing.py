@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from google_facts import gke_pools
 from infra.errors import Problem, SettingsError
 from infra.google import kubernetes
 from infra.google.client import Client, RequestError
@@ -60,6 +61,12 @@ def _misses(settings: Settings, cluster: Mapping[str, Any]) -> Iterator[tuple[st
     if not _part(cluster, "controlPlaneEndpointsConfig", "dnsEndpointConfig", "allowExternalTraffic"):
         rule = "its DNS endpoint takes traffic from outside"
         yield "closed to the outside", rule, f"{update} --enable-dns-access"
+    version, least = str(cluster.get("currentMasterVersion")), gke_pools.FLEX_START_MINOR
+    minor = version.split(".")[1:2]
+    if minor and int(minor[0]) < least and any(pool.is_flex_start for pool in pools.pools(settings)):
+        upgrade = f"gcloud container clusters upgrade {name} --master --cluster-version=1.{least}"
+        fix = f"{upgrade} --project={settings.project} --location={region}; or spot: true"
+        yield f"of version {version}", f"TPUs come by flex-start from 1.{least} on", fix
     machines = [str(_part(item, "config", "machineType")) for item in cluster.get("nodePools") or ()]
     if all(machine.startswith(pools.TPU_MACHINES) for machine in machines):
         fix = f"gcloud container node-pools create cpu --cluster={name} --project={settings.project}"

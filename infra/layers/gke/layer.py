@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from infra.core.layer import Acting, Hooks, Layer, Named, Place, deferred
 from infra.core.providers import GOOGLE
+from infra.core.secrets import GRANTING
 from infra.google.quotas import Use, gke_chips
 from infra.google.role import Role, act_as
 from infra.layers.gke import pools
@@ -92,6 +93,7 @@ _ROLES = (
         ("storage.buckets.create", "storage.buckets.delete", "storage.buckets.update"),
         setting="artifact_bucket",
     ),
+    GRANTING,
     act_as(_ACTING.on, "create nodes that run as it"),
 )  # fmt: skip
 

@@ -14,6 +14,7 @@ from infra.layers.queue.names import queue_role_id
 from infra.layers.queue.outputs import QueueOutputs
 from infra.layers.queue.rules import RULES
 from infra.layers.queue.settings import QueueSettings
+from infra.layers.queue.team import held_by
 from infra.settings.schema import Settings
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ LAYER = Layer(
     providers=KUBERNETES,
     outputs=QueueOutputs,
     holds="jobs",
-    held_by="gke",
+    held_by=held_by,
     rates=_rates,
     at_google=_at_google,
     hooks=Hooks(

@@ -24,7 +24,7 @@ from infra.layers.queue.outputs import QueueOutputs
 from infra.layers.queue.ready import Ready
 from infra.layers.queue.settings import QueueSettings
 from infra.layers.queue.team import cluster as cluster_name
-from infra.layers.queue.team import planned_pools, secret_names, teams
+from infra.layers.queue.team import held_by, planned_pools, secret_names, teams
 from infra.layers.storage.outputs import StorageOutputs
 from infra.settings.schema import Settings
 from infra.slices import nodes
@@ -236,7 +236,7 @@ def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]
         objects = namespace.objects(team, item.members, account, google_account, volumes)
         space = TeamSpace(team, objects, after)
         # A team that is taken out of the settings loses its namespace, with all that runs there.
-        labels: dict[str, pulumi.Input[str]] = dict(names.labels(settings.environment, "gke"))
+        labels: dict[str, pulumi.Input[str]] = dict(held_by(settings))
         Living(JOBS, settings.project, settings.environment, labels, space.objects, team.namespace)
     Members(settings, google)
     if own:

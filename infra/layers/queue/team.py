@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from infra.core import names
 from infra.core.secrets import Reader
 from infra.layers.gke.outputs import GkeOutputs
 from infra.layers.gke.pods import member_of
@@ -25,6 +26,13 @@ def cluster(settings: Settings) -> str:
     """Full name of the cluster: `projects/P/locations/L/clusters/C`."""
     planned = _planned(settings)
     return f"projects/{settings.project}/locations/{planned['location']}/clusters/{planned['cluster_name']}"
+
+
+def held_by(settings: Settings) -> Mapping[str, str]:
+    """Return the labels of the cluster that jobs are on; of one that has none of ours, its full name."""
+    if settings[GkeSettings].existing_cluster:
+        return {"cluster": cluster(settings)}
+    return names.labels(settings.environment, "gke")
 
 
 def _planned(settings: Settings) -> Mapping[str, Any]:

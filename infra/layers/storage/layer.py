@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from infra.core.layer import Hooks, Layer, Named, Place, deferred
 from infra.core.providers import GOOGLE
+from infra.core.secrets import GRANTING
 from infra.google.role import Role
 from infra.layers.storage.names import (
     HOSTS,
@@ -126,12 +127,7 @@ _ROLES = (
         ("iam.roles.create", "iam.roles.get", "iam.roles.update", "iam.roles.delete", "iam.roles.undelete"),
         setting="controller_account_id",
     ),
-    Role(
-        "roles/secretmanager.admin", "say who reads the secrets of programs",
-        ("secretmanager.secrets.get", "secretmanager.secrets.getIamPolicy",
-         "secretmanager.secrets.setIamPolicy"),
-        setting="secrets",
-    ),
+    GRANTING,
     Role(
         "roles/artifactregistry.admin", "let the hosts' account pull images",
         ("artifactregistry.repositories.getIamPolicy", "artifactregistry.repositories.setIamPolicy"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from infra.core import names
 from infra.core.layer import Hooks, Layer, deferred, up_command
 from infra.core.providers import GOOGLE
 from infra.google.role import ACT_AS, TPU_ADMIN
@@ -52,7 +53,7 @@ LAYER = Layer(
     prices=_prices,
     at_google=_at_google,
     holds="members",
-    held_by="tpu",
+    held_by=lambda given: names.labels(given.environment, "tpu"),
     hooks=Hooks(missing_grant=_missing_grant),
     program=deferred(f"{__package__}.program"),
 )

@@ -115,6 +115,12 @@ def _one_writer(settings: Settings, given: set[str]) -> Iterator[Problem]:
             )
 
 
+def _mounted(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    for i, slice_ in enumerate(settings[TpuSettings].slices):
+        bucket = settings[StorageSettings].bucket_name
+        yield from commands.elsewhere(f"tpu:slices[{i}].run", slice_.run or "", bucket)
+
+
 def _barrier(settings: Settings, given: set[str]) -> Iterator[Problem]:
     several = [slice_ for slice_ in settings[TpuSettings].slices if slice_.multislice]
     if several and settings[TpuSettings].barrier_timeout_s < _SHORTEST_WAIT_S:
@@ -178,6 +184,7 @@ RULES: tuple[Relation, ...] = (
     (("tpu:slices[].name",), _unique_names),
     (("tpu:slices[].count", "tpu:slices[].firstWorkerId"), _unique_nodes),
     (("tpu:slices[].count", "tpu:slices[].multislice", "tpu:slices[].run"), _one_writer),
+    (("gcp:project", "storage:bucketName", "tpu:slices[].run"), _mounted),
     (("tpu:barrierTimeoutS",), _barrier),
     (HOSTS, _together),
     (("tpu:code",), _own_code),

@@ -194,6 +194,22 @@ def test_jobs_that_run_or_wait_keep_what_they_stand_on(
             refuse(JOBS, "p", "dev", {"environment": "dev"}, "vision")
 
 
+@pytest.mark.parametrize("workloads", [None, [workload("runs", Admitted="True")]])
+def test_jobs_on_a_cluster_without_our_labels_are_found_by_its_name(
+    workloads: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pages = {} if workloads is None else {WORKLOADS: {"items": workloads}}
+    web = Web({CLUSTERS.replace("locations/-", "locations/l") + "/theirs": cluster(), **pages})
+    monkeypatch.setattr(client, "_login", lambda: web)
+    labels = {"cluster": "projects/p/locations/l/clusters/theirs"}
+    if workloads is None:
+        refuse(JOBS, "p", "dev", labels)
+    else:
+        with pytest.raises(LivingError, match="1 jobs in queues stand on this: vision/runs"):
+            refuse(JOBS, "p", "dev", labels)
+    refuse(JOBS, "p", "dev", {"cluster": "projects/p/locations/l/clusters/gone"})
+
+
 def test_a_program_that_is_guarded_waits_for_none_of_googles_libraries() -> None:
     reported = "import sys, infra.core.guard; print(*sys.modules)"
     output = subprocess.run(

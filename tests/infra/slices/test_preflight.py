@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from infra.catalog.book import BOOK
+from infra.errors import InfraError
 from infra.slices import preflight
 from tests.limits import HANG_S
 from tests.workload.extracting import ARCH, save_weights
@@ -105,6 +106,45 @@ def test_an_extraction_of_unknown_size_is_warned_of_with_the_command(tmp_path: P
     assert output is not None
     assert output.warn
     assert f"(tpu workload {run} --estimate --slice v6e-8): " in output.line
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        ("--set train.steps=-3", "train.steps = -3: must be at least 1"),
+        ("--set train.batch_size=7", "train.batch_size = 7: must be a multiple of the chips, 8"),
+        ("--set model=weights", "is of train.init_from, which isn't given"),
+        ("--set optimizer.name=adamw --set optimizer.options.b9=1", "optimizer.options"),
+    ],
+)
+def test_a_config_that_the_trainer_refuses_is_refused_before_the_slice_is_billed(
+    words: str, problem: str
+) -> None:
+    with pytest.raises(InfraError, match=f"^`train tiny.toml {words}` on v6e-8: ") as refused:
+        preflight.verdict_on(f"train tiny.toml {words}", "v6e-8")
+    assert problem in str(refused.value)
+    assert "\n    fix: " in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--set model=weights --set train.init_from=gs://my-project-checkpoints/data/weights",
+        "--set model=weights --set train.init_from=weights",  # on the hosts' disk
+        "--set model.vocab_size=0",  # of the tokens
+    ],
+)
+def test_what_hosts_alone_know_is_no_reason_to_refuse_a_run(words: str) -> None:
+    output = preflight.verdict_on(f"train tiny.toml {words}", "v6e-8")
+    assert output is not None
+    assert output.line.startswith("no preflight of")
+
+
+def test_a_folder_of_code_that_doesnt_exist_is_refused() -> None:
+    with pytest.raises(
+        InfraError, match=r'^tpu:code = "nosuchdir": must be a folder of .*\n    fix: create it'
+    ):
+        preflight.of([], "nosuchdir")
 
 
 def test_a_config_that_cant_be_read_is_named() -> None:

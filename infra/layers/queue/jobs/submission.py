@@ -179,12 +179,11 @@ def _program(settings: Settings, request: JobRequest) -> Iterator[Problem]:
 
 def _command_line(settings: Settings, run: str) -> Iterator[Problem]:
     """Yield problems that workers would fail with: a wrong option, a missing config."""
-    try:
-        commands.training(run)
-    except ValueError as error:
-        fix = "write e.g. -- train tiny.toml --name first; what `tpu job` takes stands before --"
-        yield Problem("-- PROGRAM", f'"{run}"', str(error), fix)
+    if wrong := [*commands.wrong_options("-- PROGRAM", run)]:
+        for problem in wrong:
+            yield replace(problem, fix=f"{problem.fix}; what `tpu job` takes stands before --")
         return
+    yield from commands.elsewhere("-- PROGRAM", run, settings[StorageSettings].bucket_name)
     by_pods = settings[QueueSettings].install == "bundle" and not settings[TpuSettings].code
     if by_pods and (file := commands.own_file(run)):
         packaged = commands.PACKAGED.get(commands.split(run)[0], [])

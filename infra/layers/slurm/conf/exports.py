@@ -18,15 +18,18 @@ def text(settings: Settings) -> str:
     """Return /etc/exports, empty where /home is elsewhere.
 
     A login node makes a person's folder at the first login, as root; no other machine is root there.
-    https://cloud.google.com/compute/docs/internal-dns
     """
     if settings[SlurmSettings].home_storage != NFS:
         return ""
-    where, project = names.zone(settings), settings.project
-    logins = [f"{login}.{where}.c.{project}.internal" for login in names.logins(settings)]
-    clients = [f"{login}({_OPTIONS},no_root_squash)" for login in logins]
+    clients = [f"{login}({_OPTIONS},no_root_squash)" for login in logins(settings)]
     clients += [f"{range_}({_OPTIONS},root_squash)" for range_ in _ranges(settings)]
     return f"{HOME} {' '.join(clients)}\n"
+
+
+def logins(settings: Settings) -> list[str]:
+    """Return the login nodes as DNS names them. https://cloud.google.com/compute/docs/internal-dns"""
+    end = f"{names.zone(settings)}.c.{settings.project}.internal"
+    return [f"{login}.{end}" for login in names.logins(settings)]
 
 
 def _ranges(settings: Settings) -> list[str]:

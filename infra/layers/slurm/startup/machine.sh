@@ -14,8 +14,10 @@ stage_machine() {
 # packages: unpack Slurm, munge and NFS over the image, whose own files win. What an earlier bundle brought makes room.
 stage_packages() {
   local archive=/opt/tpu/bundles/$TPU_BUNDLE/slurm.tar.gz list=/var/lib/tpu/slurm.files marker=/var/lib/tpu/slurm.bundle
-  # The same numbers on hosts (workload/host/slurm/system.py): /home is shared.
-  printf 'u %s %s "%s"\n' munge 64001 MUNGE slurm 64030 Slurm | write_file /etc/sysusers.d/slurm.conf >/dev/null
+  # As hosts have them (workload/host/slurmd/install.py): /home is shared, and without _rpc no rpcbind starts, which
+  # the NFS server registers with, and a mount by NFS 3, as Filestore's, needs.
+  printf 'u %s %s "%s"\n' munge 64001 MUNGE slurm 64030 Slurm statd - NFS _rpc - RPC |
+    write_file /etc/sysusers.d/slurm.conf >/dev/null
   systemd-sysusers /etc/sysusers.d/slurm.conf
   if [[ -f $marker && $(<"$marker") == "$TPU_BUNDLE" ]]; then
     log "the bundle's packages are there already"

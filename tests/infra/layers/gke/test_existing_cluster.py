@@ -112,6 +112,19 @@ def test_a_plan_names_what_it_lacks_before_anything_is_made(
     assert not [item for item in recordings[0].resources if item.type.startswith("gcp:")]
 
 
+@pytest.mark.parametrize(("version", "fits"), [("1.32.9-gke.1000", False), ("1.33.0-gke.1712000", True)])
+def test_flex_start_needs_its_version(google: Google, version: str, fits: bool) -> None:
+    google.cluster = {**FIT, "currentMasterVersion": version}
+    pool = {**SETTINGS["gke:tpuPools"][0], "flexStart": True}
+    if fits:
+        run("gke", {**SETTINGS, "gke:tpuPools": [pool]}, preview=True)
+        return
+    with pytest.raises(pulumi.RunError, match=r"flex-start from 1\.33 on") as refused:
+        run("gke", {**SETTINGS, "gke:tpuPools": [pool]}, preview=True)
+    assert "gcloud container clusters upgrade theirs --master --cluster-version=1.33" in str(refused.value)
+    assert [pool.name for pool in up(preview=True).of(POOL)] == ["train-0"]
+
+
 def test_all_misses_are_named_at_once(google: Google) -> None:
     google.cluster = {**FIT, "addonsConfig": {}, "workloadIdentityConfig": None}
     with pytest.raises(pulumi.RunError) as refused:

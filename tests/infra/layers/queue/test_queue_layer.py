@@ -183,6 +183,39 @@ def test_an_existing_clusters_own_nodes_may_pull_the_controllers_that_run_there(
     ]
 
 
+@pytest.mark.parametrize(
+    ("cluster", "words"),
+    [
+        ({"networkConfig": {"datapathProvider": "ADVANCED_DATAPATH"}}, []),
+        ({"networkPolicy": {"provider": "CALICO", "enabled": True}}, []),
+        ({}, ["enforces no NetworkPolicy", "--location=us-east5 --enable-network-policy"]),
+        (
+            {
+                "networkConfig": {
+                    "datapathProvider": "ADVANCED_DATAPATH", "network": "projects/host/global/networks/own",
+                },
+                "privateClusterConfig": {"peeringName": "gke-1-peer", "masterIpv4CidrBlock": "172.16.0.0/28"},
+            },
+            [
+                "reaches its nodes by VPC peering",
+                "--project=host --network=own --source-ranges=172.16.0.0/28 --allow=tcp:8082,tcp:9443",
+            ],
+        ),
+    ],
+)  # fmt: skip
+def test_a_plan_warns_of_what_an_existing_cluster_lacks_for_teams(
+    monkeypatch: pytest.MonkeyPatch, cluster: dict[str, Any], words: list[str]
+) -> None:
+    warnings: list[str] = []
+    monkeypatch.setattr("pulumi.log.warn", lambda text, *_, **__: warnings.append(text))
+    monkeypatch.setattr("infra.google.client.Client.json", lambda *given: cluster)
+    result = up(**{"gke:existingCluster": True, "gke:clusterName": "tpu"})
+    assert len(warnings) == bool(words)
+    guard = result.named("pulumi-python:dynamic:Resource", "jobs")
+    assert guard.inputs["labels"] == {"cluster": "projects/my-project/locations/us-east5/clusters/tpu"}
+    assert all(word in warnings[0] for word in words)
+
+
 def test_images_of_ones_own_mirror_need_no_repository_of_ours() -> None:
     own = {
         f"queue:{name}Image": f"us-docker.pkg.dev/theirs/k8s/{name}:{tag}@sha256:{'0' * 64}"

@@ -19,6 +19,7 @@ TWO: list[dict[str, Any]] = [
     {"name": "train", "acceleratorType": "v6e-16", "zone": "us-east5-b", "spot": True, "count": 2},
     {"name": "big", "acceleratorType": "v6e-256", "zone": "us-east5-b"},
 ]
+SINGLE = [{"name": "single", "acceleratorType": "v6e-8", "zone": "us-east5-b", "count": 2}]
 
 
 def settings(**changes: Any) -> Settings:
@@ -212,6 +213,13 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"run": "train"}, ": train takes one config, not 0"),
     ({"run": "train tiny.toml --name ../x"}, ": a run is called by a-z, 0-9, '-', '_' and '.', not ../x"),
     ({"run": "train tiny.toml --set steps"}, ": --set takes SECTION.KEY=VALUE, not steps"),
+    ({"run": "extract qwen2.5-0.5b.toml", "pools": SINGLE}, ": extract takes --stream URL: streams that"),
+    (
+        {"run": "extract qwen2.5-0.5b.toml --stream gs://b/s --set extract.pointz=3", "pools": SINGLE},
+        ": --set extract.pointz isn't a setting of extract",
+    ),
+    ({"run": "train tiny.toml --set data.path=gs://b/x"}, ": hosts read data.path from gs://my-project-"),
+    ({"run": "data prepare --sourze x"}, "--sourze isn't an option of data prepare"),
     ({"run": "train tiney.toml"}, "fix: perhaps tiny.toml"),
     ({"run": "python train.py"}, "the bundle has no train.py\n    fix: tpu:code: and the folder of train.py"),
     ({"pools": TWO}, "a job has slices of one size and machine: v6e-16 (train), v6e-256 (big)"),
@@ -238,8 +246,7 @@ def test_all_that_is_wrong_is_named_at_once() -> None:
 def test_extraction_has_slices_of_one_host() -> None:
     with pytest.raises(SubmissionError, match=r"a host extracts alone, on its own chips, and v6e-16"):
         submit("extract qwen2.5-0.5b.toml --stream gs://b/streams")
-    single = [{"name": "single", "acceleratorType": "v6e-8", "zone": "us-east5-b", "count": 2}]
-    assert submit("extract qwen2.5-0.5b.toml --stream gs://b/streams", pools=single, slices=2).job.hosts == 1
+    assert submit("extract qwen2.5-0.5b.toml --stream gs://b/streams", pools=SINGLE, slices=2).job.hosts == 1
 
 
 def test_without_data_a_pool_is_in_any_zone_of_the_cluster() -> None:
