@@ -120,8 +120,16 @@ def test_verify_names_what_is_damaged_missing_or_there_twice(
     assert re.search(r"tpu_3: 1 of \d+ shards are missing: 2\n", output)
     assert f"is also in {third}" in output
     assert "config.json: is missing or damaged" in output
-    with pytest.raises(DataError, match="no shard is committed here"):
+
+
+def test_no_folder_no_extraction_and_no_shard_yet_are_told_apart(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"nowhere: no such folder\n    fix: name the folder that holds act"):
         Activations(str(tmp_path / "nowhere"))
+    with pytest.raises(DataError, match="holds no activations/, so it is no extraction\n    fix: name "):
+        Activations(str(tmp_path))
+    copy_all(run, FolderStore(tmp_path), "config.json")
+    with pytest.raises(DataError, match="no shard is committed here yet\n    fix: wait until"):
+        Activations(str(tmp_path))
 
 
 def test_a_shard_is_checked_in_one_request_and_a_long_one_in_pieces(
