@@ -81,6 +81,27 @@ def test_random_access_reads_little_more_than_what_is_wanted(run: Path) -> None:
     assert desired <= store.bytes_read <= 1.1 * desired
 
 
+def test_an_iteration_reads_each_tensor_of_a_shard_once_and_holds_one_shard(run: Path) -> None:
+    store = Counting(run)
+    activations = Activations(str(run), store)
+    documents, shards = [*activations], [*activations.shards()]
+    store.reads = store.bytes_read = 0
+    read = [(item.id, item.tokens, item["mlp_out.1"], item["final_norm"]) for item in activations]
+    assert store.reads == 3 * len(shards) < 3 * len(documents)
+    assert store.bytes_read == sum(array.nbytes for _, *arrays in read for array in arrays)
+    assert all(array.base is None for _, *arrays in read for array in arrays), "each would hold a shard"
+    for (name, tokens, *points), item in zip(read, documents, strict=True):
+        assert name == item.id
+        assert np.array_equal(tokens, item.tokens)
+        assert [*map(bytes, points)] == [bytes(item["mlp_out.1"]), bytes(item["final_norm"])]
+    for item in activations:
+        assert item["mlp_out.1"].any()
+        assert sum(each.held is not None for each in shards) == 1
+        break
+    store.bytes_read = 0
+    assert item["mlp_out.1"].nbytes == store.bytes_read, "of one document alone"
+
+
 def test_moments_of_a_run_are_of_all_of_its_tokens(run: Path) -> None:
     activations = Activations(str(run))
     values = np.concatenate([document["mlp_out.1"] for document in activations]).astype(np.float64)

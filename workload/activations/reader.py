@@ -111,9 +111,14 @@ class Activations:
         return self.open(self.names[0]).about.points
 
     def __iter__(self) -> Iterator[Document]:
+        """Yield all documents; a tensor that is accessed is read once, for all documents of the shard."""
         for shard in self.shards():
-            for place in range(len(shard.ids)):
-                yield Document(shard, place)
+            shard.held = {}
+            try:
+                for place in range(len(shard.ids)):
+                    yield Document(shard, place)
+            finally:
+                shard.held = None
 
     def __len__(self) -> int:
         return sum(len(self.ids(name)) for name in self.names)
