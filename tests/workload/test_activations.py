@@ -96,7 +96,7 @@ def test_an_iteration_reads_each_tensor_of_a_shard_once_and_holds_one_shard(run:
         assert [*map(bytes, points)] == [bytes(item["mlp_out.1"]), bytes(item["final_norm"])]
     for item in activations:
         assert item["mlp_out.1"].any()
-        assert sum(each.held is not None for each in shards) == 1
+        assert sum(shard_of.held is not None for shard_of in shards) == 1
         break
     store.bytes_read = 0
     assert item["mlp_out.1"].nbytes == store.bytes_read, "of one document alone"
