@@ -160,8 +160,9 @@ class Parser:
         return value
 
     def _list(self, path: str, item: Field[Any], record: type | None, raw: Any) -> tuple[Any, ...]:
-        if isinstance(raw, str) and not self._texts:  # one word
-            raw = [raw]
+        if not self._texts:  # typed: a word may stand alone, and may be a whole number
+            raw = [raw] if isinstance(raw, str) or type(raw) is int else raw
+            raw = [str(word) if type(word) is int else word for word in raw] if type(raw) is list else raw
         example = item.metadata.get("example", "")
         items = self._decoded(raw, list, "a list", f"write it as a list: {example or '[…]'}")
         if not items and (reason := item.metadata.get("not_empty")):

@@ -8,6 +8,7 @@ import os
 import shlex
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -108,6 +109,12 @@ def _size(run: str, arguments: Sequence[str], accelerator_type: str, region: str
         size_bytes, hours = facts["size_bytes"], facts["predicted_host_hours"]
     except (ValueError, KeyError):
         reason = " ".join(answer.stderr.split()) if answer else f"no answer within {TIMEOUT_S:g} s"
+        if "gs://" in reason:  # only hosts mount the bucket
+            of = textwrap.shorten(run, 40, placeholder=" …")
+            local = "extract CONFIG … --set model.weights=FOLDER --stream FOLDER --estimate"
+            command = f"{_at(folder)}tpu workload {local}"
+            line = f"size and price of the output of `{of}` aren't known from here; next: {command}"
+            return Verdict(line, warn=True)
         return Verdict(f"the output of `{run}` isn't known here ({command}): {reason}", warn=True)
     price = BOOK["storage.standard"].price(region).dollars
     paid = "price unknown" if price is None else f"${size_bytes / 2**30 * price:,.2f} a month"

@@ -94,7 +94,7 @@ def test_texts_are_what_pulumi_passes() -> None:
         ({"on": "true"}, "must be true or false | write true or false"),
         ({"kind": "c"}, 'must be one of a, b | the default is "a"'),
         ({"path": 3}, "must be a path | put it in quotes"),
-        ({"words": 3}, "must be a list | write it as a list: […]"),
+        ({"words": 3.5}, "must be a list | write it as a list: […]"),
         ({"labels": []}, "must be keys with values | write one `key: value` a line under it"),
         ({"labels": '{"a": "b"}'}, "must be keys with values | write one `key: value` a line under it"),
         ({"inner": 3}, "must be a table | write [inner]"),

@@ -104,6 +104,27 @@ def test_random_access_reads_little_more_than_what_is_wanted(run: Path) -> None:
     assert desired <= store.bytes_read <= 1.1 * desired
 
 
+def test_an_iteration_reads_each_tensor_of_a_shard_once_and_holds_one_shard(run: Path) -> None:
+    store = Counting(run)
+    activations = Activations(str(run), store)
+    documents, shards = [*activations], [*activations.shards()]
+    store.reads = store.bytes_read = 0
+    read = [(item.id, item.tokens, item["mlp_out.1"], item["final_norm"]) for item in activations]
+    assert store.reads == 3 * len(shards) < 3 * len(documents)
+    assert store.bytes_read == sum(array.nbytes for _, *arrays in read for array in arrays)
+    assert all(array.base is None for _, *arrays in read for array in arrays), "each would hold a shard"
+    for (name, tokens, *points), item in zip(read, documents, strict=True):
+        assert name == item.id
+        assert np.array_equal(tokens, item.tokens)
+        assert [*map(bytes, points)] == [bytes(item["mlp_out.1"]), bytes(item["final_norm"])]
+    for item in activations:
+        assert item["mlp_out.1"].any()
+        assert sum(shard_of.held is not None for shard_of in shards) == 1
+        break
+    store.bytes_read = 0
+    assert item["mlp_out.1"].nbytes == store.bytes_read, "of one document alone"
+
+
 def test_moments_of_a_run_are_of_all_of_its_tokens(run: Path) -> None:
     activations = Activations(str(run))
     values = np.concatenate([document["mlp_out.1"] for document in activations]).astype(np.float64)
@@ -143,8 +164,16 @@ def test_verify_names_what_is_damaged_missing_or_there_twice(
     assert re.search(r"tpu_3: 1 of \d+ shards are missing: 2\n", output)
     assert f"is also in {third}" in output
     assert "config.json: is missing or damaged" in output
-    with pytest.raises(DataError, match="no shard is committed here"):
+
+
+def test_no_folder_no_extraction_and_no_shard_yet_are_told_apart(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"nowhere: no such folder\n    fix: name the folder that holds act"):
         Activations(str(tmp_path / "nowhere"))
+    with pytest.raises(DataError, match="holds no activations/, so it is no extraction\n    fix: name "):
+        Activations(str(tmp_path))
+    copy_all(run, FolderStore(tmp_path), "config.json")
+    with pytest.raises(DataError, match="no shard is committed here yet\n    fix: wait until"):
+        Activations(str(tmp_path))
 
 
 def test_a_shard_is_checked_in_one_request_and_a_long_one_in_pieces(

@@ -320,7 +320,9 @@ def test_a_batch_has_no_more_rows_than_documents_could_fill() -> None:
 @pytest.mark.parametrize(
     ("points", "message"),
     [
-        (["resid_pos.1"], "names no point of the model\n    fix: one of resid_post"),
+        (["resid_pots.1"], "names no point of the model\n    fix: one of resid_post.1, resid_pre.1"),
+        (["resid_pos"], "names no point of the model\n    fix: one of resid_post.3"),
+        (["final_nrm"], "names no point of the model\n    fix: one of final_norm"),
         (["resid_post.4"], "the model has layers 0 to 3"),
         (["resid_post"], "the model has layers 0 to 3\n    fix: e.g. resid_post.3, or resid_post.*"),
         (["mlp_out.1.h0"], "mlp_out has no heads\n    fix: those of query, key, value, attn_z have"),

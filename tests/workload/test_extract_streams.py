@@ -125,3 +125,39 @@ def test_an_estimate_is_of_one_host_and_of_streams_that_are_there(
     assert "--slice = v6e-16: must be a type of a single host" in output
     assert "fix: one of v6e-1, v6e-4, v6e-8" in output
     assert "extract.points = []: is empty" in output
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (["--set", "extract.positions=9999"], "9999: document 'doc-0' has only 5 tokens\n    fix: -5 to 4, "),
+        (["--set", "extract.row_tokens=32"], "is less than the longest document, 'doc-1' of 60 tokens"),
+        (["--name", "No"], "--name = 'No': must be made of"),
+        (["--point", "mlp_out"], "--point = mlp_out: requires --format pkl.gz"),
+        (["--format", "pkl.gz", "--point", "key"], "--point = key: must name one"),
+        (["--set", "extract.points=mlp_out.1"], "extract.points was ['mlp_out.0'], is ['mlp_out.1']\n"),
+        (["--set", "extract.positions=last"], "settings: extract.positions was ['all'], is ['last']\n"),
+    ],
+)
+def test_an_estimate_refuses_what_a_start_refuses_with_the_same_message(
+    change: list[str], message: str, begun: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    refusals = []
+    for line in ([*begun, *change, "--estimate"], [*begun, *change]):
+        assert main(line) == 2
+        refusals.append(capsys.readouterr().err)
+    assert message in refusals[0]
+    assert refusals[0] == refusals[1]
+    assert main([*begun, "--estimate"]) == 0  # of the same settings
+
+
+@pytest.fixture(scope="module", name="begun")
+def _begun(weights: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Command line of an extraction that is done."""
+    root = tmp_path_factory.mktemp("begun")
+    (root / "stream_003.safetensors").write_bytes(make_stream([5, 60, 33]))
+    (root / "streams.json").write_text('{"tokens": 98, "samples": 3, "sha256": {}}')
+    line = ["extract", "qwen2.5-0.5b.toml", "--stream", str(root), "--dir", str(root / "out")]
+    line += [f"--set={item}" for item in (f'model.weights="{weights}"', 'extract.points=["mlp_out.0"]')]
+    assert main(line) == 0
+    return line

@@ -18,6 +18,7 @@ from workload.activations.reader import Activations
 from workload.data import stream as streams
 from workload.data.stream import Stream
 from workload.errors import ConfigError, DataError
+from workload.extract import config as configs
 from workload.extract import positions
 from workload.runs.store import FolderStore
 
@@ -111,6 +112,14 @@ def test_positions_that_documents_have_not(
         extract(config, stream, weights, FolderStore(tmp_path))
     assert message in str(refused.value)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("given", "words"), [("5", ("5",)), ("-2", ("-2",)), ("last", ("last",)), ('[0, "last"]', ("0", "last"))]
+)
+def test_a_whole_number_is_a_word_bare_and_in_a_list(given: str, words: tuple[str, ...]) -> None:
+    config = configs.load("qwen2.5-0.5b.toml", [f"extract.positions={given}"])
+    assert config.extract.positions == words
 
 
 def test_a_stream_without_roles_or_of_another_role_alone_is_refused(stream: Stream) -> None:

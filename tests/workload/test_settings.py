@@ -55,7 +55,7 @@ BAD = [
     (["compute.remat=[]"], "compute.remat = []: is empty", '"save:attn_z"'),
     (["compute.flags=vmen"], "compute.flags = ['vmen']: must be auto, none, or several of vmem", "e.g."),
     (["compute.remat=most"], "'most' is none of none, full, dots", '["full"]'),
-    (["compute.remat=[1]"], "compute.remat[0] = 1: must be text", "put it in quotes"),
+    (["compute.remat=[true]"], "compute.remat[0] = true: must be text", "put it in quotes"),
     (['compute.remat=["save:logits"]'], "'save:logits' is none of", '["full"]'),
     (
         ["checkpoint.preemption_every_h=inf"],

@@ -177,6 +177,23 @@ def test_bad_sources_are_told_in_one_message(
     assert not (tmp_path / "out" / "streams.json").exists()
 
 
+@pytest.mark.parametrize(
+    ("entry", "reason"),
+    [({"id": "a", "text": "b"}, "named like another"), ({"text": "b"}, "no 'id' to name it")],
+)
+def test_samples_without_a_name_of_their_own_are_told_with_path_and_fix(
+    entry: dict[str, str], reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = lines(tmp_path / "s.jsonl", {"id": "a", "text": "a"}, entry)
+    line = ["data", "streams", "--source", str(source), "--out", str(tmp_path / "out")]
+    assert main([*line, "--id", "id"]) == 0
+    output = capsys.readouterr().out
+    assert f"{reason} ({tmp_path}/out/rejected.jsonl names them)\n    fix: --id FIELD, unique" in output
+    lines(tmp_path / "s.jsonl", {"text": "a"}, {"text": ""})
+    assert main([*line[:-1], str(tmp_path / "new")]) == 0
+    assert "fix: " not in capsys.readouterr().out
+
+
 def test_a_column_that_could_name_samples_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -70,8 +71,13 @@ class Activations:
         self._store = store or open_store(url.rstrip("/"))
         self.names = [name for name in self._store.list("activations/") if name.endswith(SUFFIX)]
         if not self.names:
+            rule = "holds no activations/, so it is no extraction"
             fix = "name the folder that holds activations/, e.g. gs://BUCKET/extractions/RUN"
-            raise DataError(f"{self._store.url}: no shard is committed here\n    fix: {fix}")
+            if "://" not in self.url and not Path(self.url).is_dir():
+                rule = "no such folder"
+            elif self.run():
+                rule, fix = "no shard is committed here yet", "wait until the extraction has stored one"
+            raise DataError(f"{self.url}: {rule}\n    fix: {fix}")
         self.indices = [name for name in self._store.list("indices/") if name.endswith(SUFFIX)]
         self._opened: dict[str, Shard] = {}
         self._bounds: dict[str, list[int]] = {}
@@ -105,9 +111,14 @@ class Activations:
         return self.open(self.names[0]).about.points
 
     def __iter__(self) -> Iterator[Document]:
+        """Yield all documents; a tensor that is accessed is read once, for all documents of the shard."""
         for shard in self.shards():
-            for place in range(len(shard.ids)):
-                yield Document(shard, place)
+            shard.held = {}
+            try:
+                for place in range(len(shard.ids)):
+                    yield Document(shard, place)
+            finally:
+                shard.held = None
 
     def __len__(self) -> int:
         return sum(len(self.ids(name)) for name in self.names)

@@ -121,6 +121,7 @@ class Shard:
             DataError: the shard is missing, damaged, or of another version.
         """
         self._store, self._name = store, name
+        self.held: dict[str, NDArray[Any]] | None = None  # tensors read whole, while it is iterated over
         try:
             raw = self._head = store.read(name, 0, first_read)  # not requested again
             size = int.from_bytes(raw[:8], "little")
@@ -192,7 +193,12 @@ class Shard:
 
     def document(self, index: int, key: str) -> NDArray[Any]:
         """Read a document's tensor, by its index in the shard: L x the point's axes."""
-        return self.read(key, int(self.offsets[index]), int(self.offsets[index + 1]))
+        begin, end, held = int(self.offsets[index]), int(self.offsets[index + 1]), self.held
+        if held is None:
+            return self.read(key, begin, end)
+        if key not in held:
+            held[key] = self.read(key)
+        return held[key][begin:end].copy()  # a view would keep the whole tensor in memory
 
     def moments(self, point: str) -> Moments:
         """Return the moments of a point over all tokens."""

@@ -48,7 +48,7 @@ def main(options: argparse.Namespace) -> int:
 
     from workload.data.arc import Tasks
     from workload.data.chat import Conversations
-    from workload.data.sources import Reading, Sources
+    from workload.data.sources import REJECTED, Reading, Sources
     from workload.data.split import SplitRules, split
     from workload.data.template import Template
     from workload.data.tokenizers import open_tokenizer
@@ -70,9 +70,11 @@ def main(options: argparse.Namespace) -> int:
     done = split(reading, out, tokenizer, rules, print_progress)
     following = command("extract", "CONFIG", "--stream", f"{out.url}/{done.streams[0]}", "--dir", "DIR")
     aside = ", ".join(f"{count} {reason}" for reason, count in done.rejected.items())
+    unnamed = any(" name" in reason for reason in done.rejected)  # without a name, or with another's
+    fix = "\n    fix: --id FIELD, unique in each row, or no --id: places are names then" if unnamed else ""
     print(
         f"{out.url}: {done.samples} samples, {done.tokens} tokens in {len(done.streams)} streams"
-        + (f"; rejected: {aside} (rejected.jsonl names them)" if aside else "")
+        + (f"; rejected: {aside} ({out.url}/{REJECTED} names them){fix}" if aside else "")
         + f"\nnext: {following}"
     )
     return 0

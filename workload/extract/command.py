@@ -58,18 +58,32 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _estimate(options: argparse.Namespace) -> int:
-    from workload.extract import points
+    from workload.data.stream import read
+    from workload.extract import checks, points
     from workload.extract.estimate import of_source
     from workload.extract.weights import find
     from workload.preflight.slices import of_a_host
+    from workload.runs.store import open_store
 
     config = configs.load(options.config, options.overrides)
-    chips, unfit = of_a_host(options.slice)
-    arch = find(config.model.weights, options.dir).arch
-    wanted, problems = points.parse(config.extract.points, arch)
-    if problems := unfit + problems:
+    chips, problems = of_a_host(options.slice)
+    url, of_url = _url(options)
+    placed = bool(options.dir or os.environ.get("CHECKPOINT_BUCKET"))  # an estimate needs no place
+    problems += [problem for problem in of_url if placed or problem.path == "--name"]
+    weights = find(config.model.weights, options.dir)
+    wanted, of_points = points.parse(config.extract.points, weights.arch)
+    if problems := problems + _of_format(options) + of_points:
         raise ConfigError("workload extract", problems)
-    estimate = of_source(options.stream, config.extract, wanted, arch)
+    names = tuple(tensor.name for tensor in wanted)
+    if options.format == pickles.FORMAT:
+        pickles.by_layer(names, options.point)
+    estimate = of_source(options.stream, config.extract, wanted, weights.arch)
+    begun = placed and open_store(url).list(checks.IDENTITY)
+    for stream in map(read, _to_check(options.stream)):
+        checks.selected(config, stream, weights)
+        if begun:
+            given = checks.identity(config, stream, weights, names, chips)
+            checks.refuse_other_run(open_store(url), given, compared_chips=False)
     if options.json:
         facts = {"tokens": estimate.tokens, "kept": estimate.kept, "size_bytes": estimate.size_bytes}
         print(json.dumps(facts | {"predicted_host_hours": estimate.hours(chips)}))
@@ -80,8 +94,7 @@ def _estimate(options: argparse.Namespace) -> int:
 
 def _run(options: argparse.Namespace, heartbeat: Heartbeat) -> int:
     config = configs.load(options.config, options.overrides)
-    name = options.name or Path(options.config).stem
-    url, problems = location.of_run("extractions", name, options.dir)
+    url, problems = _url(options)
     stream, member = options.stream, _member(os.environ, problems)
     chosen = [stream]
     if stream.endswith(".safetensors") and "SLICE_COUNT" in os.environ:
@@ -102,10 +115,7 @@ def _run(options: argparse.Namespace, heartbeat: Heartbeat) -> int:
             problems.append(Problem("$TPU_MEMBER", repr(member) if member else "(not set)", rule, fix))
         else:
             chosen = [f"{stream.rstrip('/')}/stream_{int(member):03}.safetensors"]
-    if options.point and options.format != pickles.FORMAT:
-        rule = f"requires --format {pickles.FORMAT}, whose layout has one tensor a layer"
-        fix = "leave it out; extract.points selects the tensors to store"
-        problems.append(Problem("--point", options.point, rule, fix))
+    problems += _of_format(options)
     if problems:
         raise ConfigError("workload extract", problems)
     for variable in [name for name in os.environ if name.startswith("MEGASCALE_")]:
@@ -115,6 +125,20 @@ def _run(options: argparse.Namespace, heartbeat: Heartbeat) -> int:
         _extract(options, config, url, stream_url, heartbeat)
     print(f"next: {command('activations', 'show', url)}")
     return 0
+
+
+def _url(options: argparse.Namespace) -> tuple[str, list[Problem]]:
+    """Return the URL of the run, and problems of its name and place."""
+    return location.of_run("extractions", options.name or Path(options.config).stem, options.dir)
+
+
+def _of_format(options: argparse.Namespace) -> list[Problem]:
+    """Return the problem of a --point without a layout that needs it."""
+    if not options.point or options.format == pickles.FORMAT:
+        return []
+    rule = f"requires --format {pickles.FORMAT}, whose layout has one tensor a layer"
+    fix = "leave it out; extract.points selects the tensors to store"
+    return [Problem("--point", options.point, rule, fix)]
 
 
 def _member(environment: Mapping[str, str], problems: list[Problem]) -> str:
@@ -138,6 +162,16 @@ def _member(environment: Mapping[str, str], problems: list[Problem]) -> str:
 def _local_streams(folder: str) -> list[str]:
     """Return the streams of a local folder."""
     return [] if "://" in folder else sorted(map(str, Path(folder).glob("stream_*.safetensors")))
+
+
+def _to_check(stream: str) -> list[str]:
+    """Return the streams that an estimate checks: all of a local folder, the first one of a bucket's."""
+    from workload.runs.store import open_store
+
+    if stream.endswith(".safetensors"):
+        return [stream]
+    names = [name for name in open_store(stream).list("stream_") if name.endswith(".safetensors")]
+    return [f"{stream.rstrip('/')}/{name}" for name in (names[:1] if "://" in stream else names)]
 
 
 def _extract(

@@ -72,7 +72,10 @@ def parse(words: Sequence[str], arch: Architecture) -> tuple[list[Wanted], list[
             problems += [problem] if problem else []
         else:
             nearest = difflib.get_close_matches(point, [*LAYER_POINTS, *END_POINTS], n=3, cutoff=0.4)
-            known = ", ".join(nearest or [*LAYER_POINTS, *END_POINTS])
+            layers = {"*", *map(str, range(arch.layers))}
+            layer = rest[0] if rest and rest[0] in layers else arch.layers - 1
+            names = nearest or [*LAYER_POINTS, *END_POINTS]
+            known = ", ".join(name if name in END_POINTS else f"{name}.{layer}" for name in names)
             problems.append(_problem(word, "names no point of the model", f"one of {known}"))
     order = [*LAYER_POINTS, *END_POINTS]
     return sorted(selected, key=lambda w: (w.layer, order.index(w.point), w.head or 0)), problems

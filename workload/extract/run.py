@@ -11,7 +11,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 
 import jax
 import numpy as np
@@ -20,8 +20,7 @@ from workload.activations import shard, writer
 from workload.activations.writer import Content
 from workload.data.ragged import offsets
 from workload.data.stream import Stream
-from workload.errors import ConfigError, HopelessError, Problem
-from workload.extract import packing, points, positions, ranges
+from workload.extract import checks, packing, ranges
 from workload.extract.config import Config
 from workload.extract.estimate import estimate
 from workload.extract.forward import Forward, Output
@@ -34,7 +33,6 @@ from workload.host.heartbeat import Heartbeat
 from workload.runs.store import Store, create_same
 from workload.train.record import refuse_other
 
-IDENTITY = "config.json"
 WRITERS = 8  # shards that are hashed and written at once, each over a connection of its own
 _PROGRESS_EVERY_S = 10.0
 _NOTE_EVERY_S = 5.0  # Cloud Storage takes a write a second of an object
@@ -98,13 +96,8 @@ class Extraction:
         self._store, self._progress, self._check = store, progress, check
         self._heartbeat = heartbeat or Heartbeat(None)
         self._arch = weights.arch
-        self._wanted, problems = points.parse(config.extract.points, self._arch)
-        kept_T, of_positions = positions.parse(config.extract.positions, stream)
+        self._wanted, kept_T = checks.selected(config, stream, weights)  # before the run's name is reserved
         self._lengths = stream.lengths()
-        problems += self._problems() + of_positions
-        if problems:
-            raise ConfigError("workload extract", problems)
-        weights.check()  # before the run's name is reserved
         self._selection = Selection(stream, kept_T)
         self._kept = self._selection.kept
         self._shape = self._choose()
@@ -175,21 +168,6 @@ class Extraction:
         summary.shards, summary.samples = len(done), sum(len(part.documents) for part in done)
         return summary
 
-    def _problems(self) -> list[Problem]:
-        problems = []
-        stream, rows, longest = self._stream, self._config.extract.row_tokens, max(self._lengths, default=0)
-        if rows and longest > rows:
-            worst = stream.ids[self._lengths.index(longest)]
-            rule = f"is less than the longest document, {worst!r} of {longest} tokens"
-            fix = f"{longest} or more, 0 to choose it, or reject long documents: --max-tokens {rows}"
-            problems.append(Problem("extract.row_tokens", str(rows), rule, fix))
-        if stream.about.vocab_size > self._arch.vocab_size:
-            known = f"{self._weights.name} knows {self._arch.vocab_size}"
-            rule = f"was made with {stream.about.vocab_size} tokens, {known}"
-            fix = "make the streams with the model's own tokenizer"
-            problems.append(Problem("--stream", stream.url, rule, fix))
-        return problems
-
     def _choose(self) -> Shape:
         extract, chips = self._config.extract, jax.local_device_count()
         if not self._lengths:
@@ -200,30 +178,12 @@ class Extraction:
 
     def _settle(self) -> shard.About:
         """Reserve the run's name for these settings, or check that it is."""
-        about, extract = self._stream.about, asdict(self._config.extract)
-        names = self.points
-        if self._selection.kept_T is None:
-            del extract["positions"]  # as in runs begun before there was a choice
-        settings = {
-            "model": asdict(self._arch) | self._weights.identity(),
-            "extract": extract | {"points": names},
-            "chips": jax.local_device_count(),
-            "packing": packing.VERSION,
-            "streams": {
-                "dealt_sha256": about.dealt_sha256,
-                "source_sha256": about.source_sha256,
-                "tokenizer_sha256": about.tokenizer_sha256,
-                "count": about.streams,
-            },
-        }
+        about, names = self._stream.about, self.points
+        chips = jax.local_device_count()
+        settings = checks.identity(self._config, self._stream, self._weights, names, chips)
         raw = (json.dumps(settings, indent=2, sort_keys=True) + "\n").encode()
-        if not self._store.create(IDENTITY, raw):
-            try:
-                recorded = json.loads(self._store.read(IDENTITY))
-            except ValueError as error:
-                where, fix = f"{self._store.url}/{IDENTITY}", "give the new run another --name"
-                raise HopelessError(f"{where}: is damaged: {error}\n    fix: {fix}") from None
-            refuse_other(self._store, recorded, json.loads(raw))
+        if not self._store.create(checks.IDENTITY, raw):
+            checks.refuse_other_run(self._store, settings)
         run_sha256 = hashlib.sha256(raw).hexdigest()
         return shard.About(about.number, 0, len(self._ranges), self._stream.sha256, run_sha256, names)
 

@@ -147,6 +147,18 @@ def test_a_folder_of_code_that_doesnt_exist_is_refused() -> None:
         preflight.of([], "nosuchdir")
 
 
+def test_an_extraction_from_a_bucket_is_one_short_line_with_a_command_that_needs_none() -> None:
+    run = "extract qwen2.5-0.5b.toml --name qwen --set extract.points=resid_post.8,resid_post.12"
+    run += " --stream gs://my-project-checkpoints/streams"
+    output = preflight.verdict_on(f"{run} --set model.weights=gs://my-project-checkpoints/data/Q", "v6e-8")
+    assert output is not None
+    assert output.warn
+    assert output.line == (
+        "size and price of the output of `extract qwen2.5-0.5b.toml --name qwen …` aren't known from here;"
+        " next: tpu workload extract CONFIG … --set model.weights=FOLDER --stream FOLDER --estimate"
+    )
+
+
 def test_a_config_that_cant_be_read_is_named() -> None:
     output = preflight.verdict_on("train nowhere.toml", "v6e-16")
     assert output is not None
