@@ -264,7 +264,8 @@ def test_a_model_comes_with_the_weights_that_a_run_begins_with(
     assert main([*line, "--set", "model.layers=3"]) == 2
     assert "model.layers = 3: must be 32, as in" in capsys.readouterr().err
     (tmp_path / "config.json").unlink()
-    assert main(line) == 2
+    assert main(line) == 4, "the hosts may have it"
+    assert main(line[:-1]) == 2
     assert "config.json: can't be read" in capsys.readouterr().err
 
 
