@@ -13,7 +13,7 @@ from infra.layers.slurm.conf import accounting
 from infra.layers.slurm.settings import SlurmSettings
 from infra.settings.schema import Settings
 from slurm.errors import SlurmError
-from slurm.system import System
+from slurm.system import System, patiently
 
 _DATA = f"{names.STATE}/mysql"
 _SETTINGS = f"""\
@@ -26,8 +26,9 @@ innodb_buffer_pool_size=512M
 innodb_lock_wait_timeout=900
 max_allowed_packet=16M
 """
+_CONF = "/run/slurm-settings/slurm.conf"
+_SACCTMGR = ("env", f"SLURM_CONF={_CONF}", "sacctmgr")
 _UNCHANGED = ("Nothing new added", "Nothing modified", "already exist")
-_ANSWERS_S = 60.0
 _LOG = logging.getLogger(__name__)
 
 
@@ -64,7 +65,7 @@ def start(
         "CREATE USER IF NOT EXISTS 'slurm'@'localhost' IDENTIFIED VIA unix_socket;"
         f"GRANT ALL ON {accounting.DATABASE}.* TO 'slurm'@'localhost';"
     )
-    _patiently(lambda: system.run(["mariadb", "--batch"], text=statements), sleep)
+    patiently(lambda: system.run(["mariadb", "--batch"], text=statements), sleep)
     system.start("slurmdbd.service")
 
 
@@ -81,10 +82,16 @@ def _database(system: System) -> None:
     system.path(fresh).rename(system.path(_DATA))
 
 
-def limits(system: System, settings: Settings, sleep: Callable[[float], None] = time.sleep) -> None:
-    """Make the cluster, its accounts and users, and set their limits. Raises SlurmError."""
+def limits(
+    system: System, settings: Settings, conf: str, sleep: Callable[[float], None] = time.sleep
+) -> None:
+    """Make the cluster, its accounts and users, and set their limits. Raises SlurmError.
+
+    By the slurm.conf of the settings: that of slurmctld may be an earlier one, without accounting.
+    """
+    system.write(_CONF, conf)
     cluster = ["add", "cluster", names.name(settings)]
-    _patiently(lambda: _sacctmgr(system, cluster), sleep)
+    patiently(lambda: _sacctmgr(system, cluster), sleep)
     for arguments in accounting.sacctmgr(settings):
         _sacctmgr(system, arguments)
     _users(system, settings)
@@ -117,27 +124,13 @@ def _users(system: System, settings: Settings) -> None:
 def _members(system: System, settings: Settings) -> Iterator[list[str]]:
     """Yield account, user and most jobs of each user's association."""
     of_cluster = ["where", f"Cluster={names.name(settings)}", "format=account,user,maxsubmitjobs"]
-    text = system.run(["sacctmgr", "--noheader", "--parsable2", "show", "associations", *of_cluster])
+    text = system.run([*_SACCTMGR, "--noheader", "--parsable2", "show", "associations", *of_cluster])
     yield from (row for line in text.splitlines() if len(row := line.split("|")) == 3 and row[1])
 
 
 def _sacctmgr(system: System, arguments: list[str]) -> None:
     try:
-        system.run(["sacctmgr", "--immediate", *arguments])
+        system.run([*_SACCTMGR, "--immediate", *arguments])
     except SlurmError as error:
         if not any(sign in str(error) for sign in _UNCHANGED):
             raise
-
-
-def _patiently(step: Callable[[], object], sleep: Callable[[float], None]) -> None:
-    """Repeat a step while a daemon that has just started doesn't answer. Raises its SlurmError in the end."""
-    until_s = time.monotonic() + _ANSWERS_S
-    while True:
-        try:
-            step()
-        except SlurmError:
-            if time.monotonic() > until_s:
-                raise
-            sleep(1.0)
-        else:
-            return

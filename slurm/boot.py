@@ -11,7 +11,7 @@ from pathlib import Path
 
 from infra.engine.settings import from_file
 from infra.google.client import Client
-from infra.layers.slurm import names
+from infra.layers.slurm import conf, names
 from infra.layers.slurm.settings import SlurmSettings
 from infra.layers.slurm.slices import Reached
 from infra.settings.schema import Settings
@@ -20,7 +20,7 @@ from slurm import accounting, configure, disk, munge
 from slurm.errors import SlurmError
 from slurm.logs import KEEPER
 from slurm.machine import Metadata
-from slurm.system import System
+from slurm.system import System, patiently
 from workload.host import unit
 
 PROGRAM = "/opt/slurm/program"
@@ -74,17 +74,18 @@ def boot(role: str, metadata: Metadata, system: System, client: Client | None = 
     settings = known(metadata)
     _unit(system, unit.LOGS, unit.logs_unit(f"slurm logs {role}", PROGRAM))
     client = client or Client(settings.project)
-    system.folder(names.LOGS, owner="slurm")
     if role == names.CONTROLLER:
         _controller(metadata, settings, system, client)
     else:
         _login(metadata, settings, system, client)
     _unit(system, KEEPER, _UNIT.format(role=role, stack=metadata.value(names.STACK_KEY)))
+    if role == names.CONTROLLER:
+        _answers(system, metadata.value(names.CONTROLLER_KEY))
 
 
 def _controller(metadata: Metadata, settings: Settings, system: System, client: Client) -> None:
     _step("the state disk")
-    disk.state(system)
+    disk.state(system, names.name(settings))
     _step("munge's key")
     munge.install(system, munge.of_controller(system, client, metadata.value(names.MUNGE_KEY)))
     _step("/home")
@@ -98,11 +99,24 @@ def _controller(metadata: Metadata, settings: Settings, system: System, client: 
         configure.write(system, files)
     if desired.accounting:
         _step("accounting")
+        configure.write(system, {conf.SLURMDBD: files[conf.SLURMDBD]})
         accounting.start(system, settings, _BUNDLES / metadata.value(names.BUNDLE_KEY))
         # Before slurmctld starts: it misses an account that is added while it makes itself known to slurmdbd.
-        accounting.limits(system, settings)
+        accounting.limits(system, settings, files[conf.SLURM])
     _step("slurmctld")
     configure.start(system, changed=False)
+
+
+def _answers(system: System, address: str) -> None:
+    """Wait for slurmctld, which systemd starts again where it ends; the keeper runs meanwhile."""
+    _step("slurmctld's answer")
+    try:
+        patiently(lambda: configure.answers(system, address))
+    except SlurmError as error:
+        line = ["journalctl", "_SYSTEMD_UNIT=slurmctld.service", "--lines=20", "--output=cat"]
+        lines = system.run(line).splitlines() or ["nothing"]
+        last = next((line for line in reversed(lines) if "fatal:" in line), lines[-1])
+        raise SlurmError(f"{error}; its log ends with: {last[:300]}") from None
 
 
 def _login(metadata: Metadata, settings: Settings, system: System, client: Client) -> None:
@@ -116,10 +130,7 @@ def _login(metadata: Metadata, settings: Settings, system: System, client: Clien
     _step("/home")
     disk.mount(system, metadata.value(names.HOME_KEY))
     _step("slurmctld's answer")
-    answer = system.run(["scontrol", "ping"])
-    if "is UP" not in answer:
-        address = metadata.value(names.CONTROLLER_KEY)
-        raise SlurmError(f"slurmctld at {address} doesn't answer: {answer.strip()[:200]}")
+    configure.answers(system, metadata.value(names.CONTROLLER_KEY))
 
 
 def _unit(system: System, name: str, text: str) -> None:

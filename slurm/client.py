@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -23,6 +24,7 @@ from slurm.jobs import JOB, Job
 _TIMEOUT_S = 120.0
 _MOST_BYTES = 4 << 20
 """Of a job script: SchedulerParameters, max_script_size. https://slurm.schedmd.com/slurm.conf.html"""
+_NAMED = re.compile(r"^#SBATCH\s(.*\s)?(--job-name|-J)", re.MULTILINE)
 _VENV = "/opt/tpu/venv/bin"  # of hosts
 # The host prints a mark when the command begins, so that a failure of the connection isn't taken for its own.
 _SCRIPT = 'echo "$0"; exec "$@"'
@@ -42,7 +44,7 @@ class Login:
             fix = "slurm:loginCount, then tpu up"
             raise SlurmError(f"login node {number}: there are {len(logins)}, the first is 0\n    fix: {fix}")
         template = settings[SlurmSettings].ssh
-        self._settings, self.node = settings, logins[number]
+        self.settings, self.node = settings, logins[number]
         self._words = shlex.split(template)
         if shutil.which(self._words[0]) is None:
             fix = "install it, or say in slurm:ssh how login nodes are reached"
@@ -53,7 +55,7 @@ class Login:
         """Return the local command line; without a command that of an interactive login."""
         words = [word for word in self._words if command or "{command}" not in word]
         fields = {
-            "project": self._settings.project, "zone": names.zone(self._settings), "node": self.node,
+            "project": self.settings.project, "zone": names.zone(self.settings), "node": self.node,
             "login": self._login, "command": shlex.join(command),
         }  # fmt: skip
         return [word.format(**fields) for word in words]
@@ -98,7 +100,7 @@ class Login:
             raise SlurmError(f"{line[0]} can't be started: {error.strerror}") from None
 
     def _unreached(self, why: str) -> SlurmError:
-        environment = self._settings.environment
+        environment = self.settings.environment
         fix = f"tpu doctor {environment}; slurm:users says who may log in, slurm:ssh how"
         return SlurmError(f"{self.node} isn't reached: {why}\n    fix: {fix}")
 
@@ -160,7 +162,9 @@ class Queue:
         Raises:
             SlurmError: the script or an option is refused, or the node isn't reached.
         """
-        text, line = script(path), ["sbatch", "--parsable", f"--job-name={path.stem}"]
+        text, line = script(path), ["sbatch", "--parsable"]
+        if not _NAMED.search(text):  # options go before the script's own
+            line.append(f"--job-name={path.stem}")
         if given := variables.environment:
             if any(option.partition("=")[0] == "--export" for option in options):
                 rule = "sbatch's own --export may leave out the variables of --env and --secret"
@@ -196,7 +200,16 @@ class Queue:
 
     def output(self, id_: str) -> str:
         """Return the file of a job's output, on the login node. Raises SlurmError."""
-        printed = self._login.run(["scontrol", "show", "job", id_])
+        try:
+            printed = self._login.run(["scontrol", "show", "job", id_])
+        except SlurmError as error:
+            if "Invalid job id" not in str(error):
+                raise
+            settings = self._login.settings
+            known = f"sacct -j {id_}" if settings[SlurmSettings].accounting else f"tail slurm-{id_}.out"
+            rule = "Slurm forgets a job a day after its end; by default its output stays in /home"
+            fix = f"tpu slurm ssh {settings.environment} -- {known}"
+            raise SlurmError(f"{error}: {rule}\n    fix: {fix}") from None
         for line in printed.splitlines():
             if line.strip().startswith("StdOut="):
                 return line.strip().removeprefix("StdOut=")

@@ -9,6 +9,7 @@ from infra.layers.slurm import conf, names
 from infra.layers.slurm.slices import Reached
 from infra.settings.schema import Settings
 from slurm.decide import Slice
+from slurm.errors import SlurmError
 from slurm.nodes import SlurmNode
 from slurm.system import System
 
@@ -72,3 +73,10 @@ def start(system: System, *, changed: bool) -> None:
     if changed:
         system.run(["scontrol", "reconfigure"])
         _LOG.info("slurmctld has read its files again")
+
+
+def answers(system: System, address: str) -> None:
+    """Require that slurmctld answers. Raises SlurmError."""
+    answer = system.run(["scontrol", "ping"])
+    if "is UP" not in answer:
+        raise SlurmError(f"slurmctld at {address} doesn't answer: {answer.strip()[:200]}")

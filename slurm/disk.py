@@ -21,14 +21,14 @@ _NOTHING, _AMBIGUOUS = 2, 8
 """Exit status of blkid: no file system, no partition table; several. https://man7.org/linux/man-pages/man8/blkid.8.html"""
 
 
-def state(system: System, sleep: Callable[[float], None] = time.sleep) -> None:
+def state(system: System, cluster: str, sleep: Callable[[float], None] = time.sleep) -> None:
     """Mount the state disk, and make its folders.
 
     A disk with anything on it is never formatted. A formatting that was killed has left nothing that blkid
     knows, since mke2fs writes the superblock last, and is begun again.
 
     Raises:
-        SlurmError: it isn't attached, or holds something else than a file system.
+        SlurmError: it isn't attached, holds something else than a file system, or another cluster's jobs.
     """
     until_s = time.monotonic() + _ATTACHED_S
     while not system.path(DEVICE).exists():
@@ -46,6 +46,13 @@ def state(system: System, sleep: Callable[[float], None] = time.sleep) -> None:
     system.folder(names.STATE_SAVE, mode=0o700, owner="slurm")
     system.folder(names.REQUESTS, mode=0o700, owner="slurm")
     system.folder(names.HOME_EXPORT)
+    of = f"{names.STATE_SAVE}/clustername"  # slurmctld's, which ends over another name
+    before = file.read_text().strip() if (file := system.path(of)).exists() else cluster
+    if before != cluster:
+        fix = f"slurm:name: {before}; or on the controller, to give its jobs to {cluster}: sudo rm {of}"
+        raise SlurmError(
+            f"{of}: the state disk is that of the cluster {before}, not {cluster}\n    fix: {fix}"
+        )
 
 
 def _kind(system: System) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from slurm.errors import SlurmError
 from slurm.machine import call
 
 Run = Callable[..., str]
+ANSWERS_S = 60.0
 
 
 class System:
@@ -65,3 +67,17 @@ class System:
     def start(self, unit: str, *, again: bool = False) -> None:
         """Start a unit; `again`: restart it."""
         self.run(["systemctl", "restart" if again else "start", unit], timeout_s=180.0)
+
+
+def patiently(step: Callable[[], object], sleep: Callable[[float], None] = time.sleep) -> None:
+    """Repeat a step while a daemon that has just started doesn't answer. Raises its SlurmError in the end."""
+    until_s = time.monotonic() + ANSWERS_S
+    while True:
+        try:
+            step()
+        except SlurmError:
+            if time.monotonic() > until_s:
+                raise
+            sleep(1.0)
+        else:
+            return

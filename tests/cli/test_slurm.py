@@ -80,6 +80,13 @@ def test_a_script_is_submitted_with_sbatchs_own_options(
     ]
 
 
+@pytest.mark.parametrize("line", ["--job-name=mine", "-N 1 -J mine", "-Jmine"])
+def test_a_script_keeps_its_own_name(node: Node, job: Path, line: str) -> None:
+    job.write_text(f"#!/bin/bash\n#SBATCH {line}\nsrun hostname\n")
+    assert main(["slurm", "submit", "dev", str(job)]) == 0
+    assert node.noted[0] == "sbatch --parsable"
+
+
 def test_variables_go_to_sbatch_and_the_scripts_interpreter_reads_the_secrets(
     node: Node, job: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -219,12 +226,21 @@ def test_output_is_the_jobs_file(node: Node, capsys: pytest.CaptureFixture[str])
     assert node.noted[-1] == "tail --lines=100 --follow=name --retry -- /tmp/slurm-13_1.out"
 
 
-def test_a_job_that_slurm_has_forgotten_is_its_message(
-    node: Node, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("accounting", "known"), [(True, "sacct -j 99"), (False, "tail slurm-99.out")])
+def test_a_job_that_slurm_has_forgotten_is_looked_for_elsewhere(
+    node: Node,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    accounting: bool,
+    known: str,
 ) -> None:
+    given = {"slurm:ssh": f"{node.bin}/ssh {{node}} {{command}}", "slurm:accounting": accounting}
+    monkeypatch.setattr(command, "from_file", lambda _: lab.settings(given))
     node.program("scontrol", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
     assert main(["slurm", "logs", "dev", "99"]) == 1
-    assert "Invalid job id specified" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "Invalid job id specified: Slurm forgets a job a day after its end" in error
+    assert f"fix: tpu slurm ssh dev -- {known}\n" in error
 
 
 def test_a_login_is_the_terminals_or_a_command(node: Node) -> None:

@@ -24,13 +24,14 @@ from slurm.machine import call
 from slurm.recovered import Recovered
 from tests.limits import HANG_S
 from tests.slurm import lab, real
+from workload.host.slurmd import epilog, install
 from workload.host.slurmd.jobs import requeue_earlier
 from workload.host.slurmd.rejoin import is_lost
 
 SLICES = {
     "slurm:nodesets": [
         {**lab.NODESET, "acceleratorType": "v6e-8", "nodeCountDynamicMax": 6},
-        {**lab.NODESET, "name": "large", "nodeCountDynamicMax": 4},
+        {**lab.NODESET, "name": "large", "nodeCountDynamicMax": 8},
     ]
 }
 
@@ -57,7 +58,7 @@ def main(folder: Path) -> dict[str, Any]:
 def _state(job: str, *states: str) -> str:
     """Wait until a job is in one of some states, and return that."""
     end_s = time.monotonic() + HANG_S
-    line = ["squeue", "--noheader", "--format=%T", f"--jobs={job}"]
+    line = ["squeue", "--noheader", "--states=all", "--format=%T", f"--jobs={job}"]
     while (state := " ".join({*call(line).split()})) not in states:
         assert time.monotonic() < end_s, state
         time.sleep(0.1)
@@ -68,6 +69,7 @@ _BAD_JOBS: dict[str, tuple[list[str], str]] = {
     "memory beyond a host": (["--mem=4000G"], "#!/bin/sh\n"),
     "more slices than there are": (["-N", "9"], "#!/bin/sh\n"),
     "a range of slices": (["-N", "1-2"], "#!/bin/sh\n"),
+    "hosts of more slices": (["--partition=large", "-N1", "-w", "large-0-w0,large-1-w0"], "#!/bin/sh\n"),
     "half a host's chips": (["--gres=tpu:1"], "#!/bin/sh\n"),
     "CRLF": ([], "#!/bin/sh\r\nhostname\r\n"),
     "no shebang": ([], "hostname\n"),
@@ -151,22 +153,40 @@ def _older_state(slurm: real.Slurmctld) -> dict[str, Any]:
 
 
 def _unknown_user(slurm: real.Slurmctld) -> dict[str, Any]:
-    """Run a person's job on a host that doesn't know the person; return what it says of itself."""
+    """Run a person's job on a host that doesn't know the person; return what it says of itself.
+
+    It leaves libtpu's lock, held by a process that slurmd has lost; the host has no epilog yet.
+    """
     output = Path("/mnt/output/id")
     output.parent.mkdir(mode=0o777)
     output.parent.chmod(0o777)
-    slurm.submit("--nodelist=tpu-3-w0", script=f"#!/bin/sh\nid >{output}.new; mv {output}.new {output}\n")
+    lock = Path(epilog.LOCK)
+    lost = f"(setsid sh -c 'exec 9>{lock}; exec sleep 600' &)\nuntil [ -e {lock} ]; do sleep 0.1; done\n"
+    script = f"#!/bin/sh\n{lost}id >{output}.new; mv {output}.new {output}\n"
+    job = slurm.submit("--nodelist=tpu-3-w0", script=script)
     real.until("tpu-3-w0", ["sinfo", "--noheader", "--states=powering_up", "--Node", "--format=%N"])
     others = Path("/mnt/passwd")
     known = Path("/etc/passwd").read_text().splitlines(keepends=True)
     others.write_text("".join(line for line in known if not line.startswith("ada:")))
-    without = ("unshare", "--mount", "sh", "-c", f'mount --bind {others} /etc/passwd; exec "$@"', "sh")
-    host = _host("tpu-3-w0", *without)
+    call(["mount", "-t", "tmpfs", "-o", "mode=1777", "tmpfs", "/tmp"])  # whose files an Epilog removes
+    unshared = ("unshare", "--mount", "sh", "-c", f'mount --bind {others} /etc/passwd; exec "$@"', "sh")
+    host = _host("tpu-3-w0", *unshared)
     try:
-        return {"unknown user": real.until("uid", ["cat", str(output)])}
+        _state(job, "COMPLETED")
+        without = [len(epilog.holders([epilog.LOCK])), lock.exists(), _reason("tpu-3-w0")]
+        install.epilog()
+        _state(slurm.submit("--nodelist=tpu-3-w0", script="#!/bin/sh\n"), "COMPLETED")
+        after = [len(epilog.holders([epilog.LOCK])), lock.exists(), _reason("tpu-3-w0")]
+        return {"unknown user": output.read_text(), "without epilog": without, "epilog": after}
     finally:
         host.kill()
         host.wait(HANG_S)
+
+
+def _reason(name: str) -> str:
+    """Return why a node is drained; empty: it isn't."""
+    match = re.search(r"Reason=(.*)", call(["scontrol", "show", "node", name]))
+    return match[1] if match else ""
 
 
 def _lost(slurm: real.Slurmctld) -> dict[str, Any]:

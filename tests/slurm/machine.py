@@ -61,6 +61,8 @@ class Machine(System):
         self.calls += 1
         if self.calls == self.dies_at:
             raise DiesError
+        variables = line[1] if line[0] == "env" else ""
+        line = line[2:] if variables else line
         shown = " ".join(line)
         self.lines.append(shown)
         for words, why in self.fails.items():
@@ -76,6 +78,14 @@ class Machine(System):
         if line[0] == "mkfs.ext4" or "blkid" in shown:
             real = [word.replace(DEVICE, str(self.disk)) for word in line]
             return subprocess.run(real, capture_output=True, text=True, check=True).stdout
+        if line[-1] == "slurmdbd.service" and not self.path(f"{names.ETC}/slurmdbd.conf").exists():
+            raise SlurmError(
+                "its unit has ConditionPathExists=/etc/slurm/slurmdbd.conf"
+            )  # and starts nothing
+        if line[0] == "sacctmgr":
+            file = self.path(variables.removeprefix("SLURM_CONF=") or f"{names.ETC}/slurm.conf")
+            if "AccountingStorageType=accounting_storage/slurmdbd" not in file.read_text():
+                raise SlurmError("You are not running a supported accounting_storage plugin")
         if line[0] == "systemctl" and line[1] in ("start", "restart"):
             self.started.add(line[2])
         if line[0] == "mariadb-install-db":

@@ -34,7 +34,6 @@ NAMESPACES = (
 )
 ADDRESS = "10.9.0.2"
 REACHED = Reached(ADDRESS, f"{ADDRESS}:/home")
-LOG = Path(names.LOGS) / "slurmctld.log"
 _LOGIN = "/etc/slurm-login"
 _COVERED = ("/usr", "/etc", "/var", "/opt", "/run")
 _USERS = {"munge": 64001, "slurm": 64030, "ada": 64100}
@@ -68,7 +67,6 @@ class Slurmctld:
             ("/var/lib/munge", 0o711, "munge"),
             ("/var/log/munge", 0o700, "munge"),
             ("/run/munge", 0o755, "munge"),
-            (names.LOGS, 0o755, "slurm"),
             (names.STATE_SAVE, 0o700, "slurm"),
             (names.REQUESTS, 0o700, "slurm"),
         ):

@@ -21,7 +21,7 @@ from tests.slurm import lab
 from tests.slurm.machine import ACCOUNTS, SECRET, Attributes, DiesError, Machine, Secrets
 from workload.host import unit
 
-KEY = b"k" * 128
+KEY, CLUSTER = b"k" * 128, "slurm-dev"
 _PARTITIONS = """
 import sys
 with open(sys.argv[1], "r+b") as disk:
@@ -151,7 +151,7 @@ def test_a_disk_with_anything_on_it_is_not_formatted(
     subprocess.run([*tool, machine.disk], capture_output=True, check=True)
     content = machine.disk.read_bytes()
     with pytest.raises(SlurmError, match=rf"holds .*{names_it}.*nothing was formatted"):
-        disk.state(machine)
+        disk.state(machine, CLUSTER)
     assert machine.disk.read_bytes() == content
     assert not machine.mounts
 
@@ -162,13 +162,13 @@ def test_a_disk_that_isnt_attached_is_waited_for_and_named(
     machine, pauses = Machine(tmp_path), list[float]()
     monkeypatch.setattr(disk, "_ATTACHED_S", 0.0)
     with pytest.raises(SlurmError, match="no such disk is attached"):
-        disk.state(machine, pauses.append)
+        disk.state(machine, CLUSTER, pauses.append)
 
     def attach(_: float) -> None:
         machine.attach()
 
     monkeypatch.setattr(disk, "_ATTACHED_S", 60.0)
-    disk.state(machine, attach)
+    disk.state(machine, CLUSTER, attach)
     assert names.STATE in machine.mounts
 
 
@@ -181,6 +181,46 @@ def test_a_state_disk_of_an_earlier_stack_is_taken_with_its_key(
     again = Secrets()  # the stack was destroyed, and is up again
     up(monkeypatch, machine, again)
     assert again.versions == first.versions
+
+
+def test_a_state_disk_of_another_cluster_is_refused_before_slurmctld_ends_over_it(
+    monkeypatch: pytest.MonkeyPatch, machine: Machine
+) -> None:
+    up(monkeypatch, machine, Secrets(KEY))
+    file = machine.path(f"{names.STATE_SAVE}/clustername")
+    file.write_text(CLUSTER)  # as slurmctld does
+    machine.reboot()
+    up(monkeypatch, machine, Secrets(KEY))
+    machine.reboot()
+    with pytest.raises(SlurmError) as caught:
+        up(monkeypatch, machine, Secrets(KEY), given={"slurm:name": "slurm-lab"})
+    of = "/var/lib/slurm-state/slurmctld/clustername"
+    assert str(caught.value) == (
+        f"{of}: the state disk is that of the cluster slurm-dev, not slurm-lab\n"
+        f"    fix: slurm:name: slurm-dev; or on the controller, to give its jobs to slurm-lab: sudo rm {of}"
+    )
+    assert "slurmctld.service" not in machine.started
+
+
+@pytest.mark.parametrize(("journal", "last"), [
+    ("error: a\nfatal: no\nMore of it.\n", "fatal: no"), ("a\nb\n", "b"), ("", "nothing"),
+])  # fmt: skip
+def test_a_slurmctld_that_doesnt_answer_fails_the_boot_with_its_last_line(
+    monkeypatch: pytest.MonkeyPatch, machine: Machine, journal: str, last: str
+) -> None:
+    monkeypatch.setattr(system, "ANSWERS_S", 0.0)
+    machine.prints |= {"scontrol ping": "Slurmctld(primary) at a is DOWN", "journalctl": journal}
+    with pytest.raises(SlurmError) as caught:
+        up(monkeypatch, machine, Secrets(KEY))
+    shown = "slurmctld at 10.0.0.2 doesn't answer: Slurmctld(primary) at a is DOWN"
+    assert str(caught.value) == f"{shown}; its log ends with: {last}"
+    assert boot.KEEPER in machine.started, "which goes on once it answers"
+
+
+def test_a_slurmctld_that_takes_a_while_is_waited_for(machine: Machine) -> None:
+    machine.fails["scontrol ping"] = "Unable to contact slurm controller"
+    system.patiently(lambda: configure.answers(machine, "10.0.0.2"), lambda _: machine.fails.clear())
+    assert machine.lines == ["scontrol ping"] * 2
 
 
 def test_a_key_that_differs_is_one_message_and_nothing_is_started(
@@ -256,6 +296,20 @@ def test_accounts_have_their_limits_and_the_database_is_made_once(
     machine.fails["sacctmgr --immediate add"] = "status 1: Nothing new added."
     up(monkeypatch, machine, Secrets(KEY), given=ACCOUNTS)
     assert not [line for line in machine.lines if line.startswith("mariadb-install-db")]
+
+
+def test_accounting_comes_to_a_cluster_that_is_up_before_slurmctld_reads_of_it(
+    monkeypatch: pytest.MonkeyPatch, machine: Machine
+) -> None:
+    up(monkeypatch, machine, Secrets(KEY))
+    before = machine.path(f"{names.ETC}/slurm.conf").read_text()
+    settings = up(monkeypatch, machine, Secrets(KEY), given=ACCOUNTS)
+    assert {"slurmdbd.service", "slurmctld.service", boot.KEEPER} <= machine.started
+    assert "sacctmgr --immediate add account vision Cluster=slurm-dev" in machine.lines
+    assert machine.path(f"{names.ETC}/slurm.conf").read_text() == before, "the daemon changes it"
+    assert configure.differing(machine, configure.files(settings, lab.REACHED, names.CONTROLLER)) == [
+        "slurm.conf"
+    ]
 
 
 def test_a_user_who_is_no_longer_listed_leaves_the_account(

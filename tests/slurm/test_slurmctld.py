@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 @pytest.fixture(name="seen", scope="module")
 def _seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Observations of a cluster of six slices of one host, and one of four; see inside.py."""
+    """Observations of a cluster of six slices of one host, and two of four; see inside.py."""
     printed = real.inside("tests.slurm.inside", str(tmp_path_factory.mktemp("slurm")))
     facts: dict[str, Any] = json.loads(printed.splitlines()[-1])
     return facts
@@ -26,6 +26,7 @@ def _seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         ("memory beyond a host", "--mem=4096000M: a host of tpu has 1400832 MiB for jobs: write less"),
         ("more slices than there are", "-N 9: a job of tpu has 6 slices at most: write -N 6 or less"),
         ("a range of slices", "-N 1-2: a job has a number of slices, not a range: write one number"),
+        ("hosts of more slices", "-w names hosts of 2 slices, the job has 1: write -N 2, or hosts of"),
         ("half a host's chips", "--gres=tpu:1: a job has whole slices, with the chips of all of their hosts"),
         ("CRLF", "DOS line breaks"),
         ("no shebang", "line must start with #!"),
@@ -67,3 +68,10 @@ def test_slurmd_runs_jobs_on_a_host_with_cgroup_v2(seen: dict[str, Any]) -> None
 def test_a_person_whom_a_host_does_not_know_has_jobs_there_all_the_same(seen: dict[str, Any]) -> None:
     """By the number that slurmctld sends; OS Login gives all machines the same."""
     assert seen["unknown user"].startswith("uid=64100 ")
+
+
+def test_a_job_leaves_nothing_to_the_next_and_a_host_without_the_epilog_stays_in_use(
+    seen: dict[str, Any],
+) -> None:
+    assert seen["without epilog"] == [1, True, ""], "held by a process, and there"
+    assert seen["epilog"] == [0, False, ""]

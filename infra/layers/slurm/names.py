@@ -13,7 +13,7 @@ SRUN_PORTS = (61001, 63000)
 STATE = "/var/lib/slurm-state"
 """Mount point of the state disk: StateSaveLocation, /home where it is exported, MariaDB's files."""
 STATE_SAVE, REQUESTS, HOME_EXPORT = f"{STATE}/slurmctld", f"{STATE}/power", f"{STATE}/home"
-ETC, BIN, LOGS = "/etc/slurm", "/opt/slurm/bin", "/var/log/slurm"
+ETC, BIN = "/etc/slurm", "/opt/slurm/bin"
 RESUME, SUSPEND, RESUME_FAILED = (f"{BIN}/{name}" for name in ("resume", "suspend", "resume-failed"))
 """Programs that slurmctld calls; each records what is desired in REQUESTS, and returns."""
 STATE_DEVICE = "slurm-state"

@@ -97,5 +97,5 @@ def useful_commands(settings: Settings) -> dict[str, str]:
         "login": f"gcloud compute ssh {login} {where}",
         "whoami": LOGIN,
         "controllerLog": f"gcloud compute ssh {names.controller(settings)} {where} "
-        f"--command='sudo tail -n 50 {names.LOGS}/slurmctld.log'",
+        f"--command='sudo journalctl --unit=slurmctld --lines=50'",
     }

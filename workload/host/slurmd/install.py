@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tarfile
 import urllib.error
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from pathlib import Path
 from workload.host.bucket import Bucket
 from workload.host.errors import HostError
 from workload.host.secret_variables import access
+from workload.host.slurmd import epilog as after_job
 
 ARCHIVE = "slurm.tar.gz"
 # The same numbers on the controller (infra/layers/slurm/startup/machine.sh): /home is shared.
@@ -103,6 +105,13 @@ def users(root: Path = Path("/")) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o700)
         shutil.chown(folder, "munge", "munge")
+
+
+def epilog(root: Path = Path("/")) -> None:
+    """Write the program that slurmd runs after each job."""
+    file = root / after_job.FILE.lstrip("/")
+    file.write_text(f"#!/bin/sh\nexec {sys.executable} -I -S {after_job.__file__}\n")
+    file.chmod(0o755)
 
 
 def munge(key: bytes, root: Path = Path("/")) -> None:

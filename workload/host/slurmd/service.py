@@ -58,6 +58,7 @@ def _prepare(arguments: Arguments, host: HostDescription, stopping: threading.Ev
         install.command("systemctl", "daemon-reload", doing="reading units")
         _LOG.info("Slurm's packages are unpacked after %.1f s", time.monotonic() - began)
     install.users()
+    install.epilog()
     _retried(lambda: install.munge(install.key(arguments.secret)), stopping)
     for desired in arguments.mounts:
         _retried(partial(mounts.mount, desired), stopping)

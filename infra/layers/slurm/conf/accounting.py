@@ -43,7 +43,6 @@ def slurmdbd(settings: Settings) -> str:
         "DbdHost": names.controller(settings),
         "DbdPort": names.SLURMDBD,
         "SlurmUser": "slurm",
-        "LogFile": f"{names.LOGS}/slurmdbd.log",
         "PidFile": "/run/slurmdbd.pid",
         "StorageType": "accounting_storage/mysql",
         "StorageHost": "localhost",

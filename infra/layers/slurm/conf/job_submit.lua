@@ -61,6 +61,18 @@ local function hosts_of(job, known, name)
   return hosts
 end
 
+-- Such a job would wait for ever. Slurm has written the list out: "tpu-0-w[0-3],tpu-1-w0".
+local function nodes_wrong(job, known, slices)
+  local seen, named = {}, 0
+  for name in string.gmatch(string.gsub(job.req_nodes or "", "%b[]", ""), "([^,]+)%-w") do
+    if not seen[name] then seen[name], named = true, named + 1 end
+  end
+  if named > slices then
+    return "-w names hosts of " .. named .. " slices, the job has " .. slices .. ": write -N " ..
+      (COUNTS_SLICES and named or named * known.hosts) .. ", or hosts of fewer slices"
+  end
+end
+
 -- Fewer tasks than hosts are counted before slices are, and outside of a script end slurmctld 22.05 (docs/internals/log.md).
 local function tasks_wrong(job, hosts)
   local tasks = given(job.num_tasks)
@@ -104,7 +116,8 @@ function slurm_job_submit(job, partitions, uid)
   if known == nil then return slurm.SUCCESS end  -- slurmctld says that there is no such partition
   local hosts
   hosts, wrong = hosts_of(job, known, name)
-  wrong = wrong or tasks_wrong(job, hosts) or memory_wrong(job, known, name) or chips_wrong(job)
+  wrong = wrong or nodes_wrong(job, known, hosts / known.hosts) or tasks_wrong(job, hosts) or
+    memory_wrong(job, known, name) or chips_wrong(job)
   if wrong then return refuse(wrong) end
   -- A step of fewer tasks than hosts ends slurmctld 22.05 (SIGFPE): srun asks for it where nobody has counted in hosts.
   if (job.script == nil or job.script == "") and not given(job.req_switch) then

@@ -43,11 +43,13 @@ def text(settings: Settings, address: str) -> str:
         "SlurmdSpoolDir": "/var/spool/slurmd",
         "SlurmctldPidFile": "/run/slurmctld.pid",
         "SlurmdPidFile": "/run/slurmd.pid",
-        "SlurmctldLogFile": f"{names.LOGS}/slurmctld.log",
         "MailProg": "/bin/true",
         "MpiDefault": "none",
         "ProctrackType": "proctrack/linuxproc",
         "TaskPlugin": "task/none",
+        # workload/host/slurmd/epilog.py, beside true(1): slurmd 22.05 drains hosts that lack an Epilog after
+        # their first job, as those that started before this one would.
+        "Epilog": "/usr/bin/true*",
         "JobAcctGatherType": "jobacct_gather/none",
         "PropagateResourceLimits": "NONE",
         "SelectType": "select/cons_tres",
@@ -61,6 +63,9 @@ def text(settings: Settings, address: str) -> str:
         # (docs/internals/log.md; default 60 s).
         "SchedulerParameters": f"max_switch_wait={_YEAR_S},sched_interval={_LOOK_S}",
         "JobSubmitPlugins": "lua",
+        # The fate and output file of a job are known for a day after its end (default 300 s, of 10,000 jobs).
+        "MinJobAge": 86400,
+        "MaxJobCount": 100000,
         "JobRequeue": 1,
         "ReturnToService": 1,
         "SlurmdTimeout": 60,

@@ -67,6 +67,8 @@ def nodes(count: int) -> dict[str, int]:
     (HOSTS, nodes(8), 8, 2),
     (PLAIN, {"partition": "small"}, 1, 1),
     (PLAIN, {"min_mem_per_node": 665600}, 4, 1),
+    (PLAIN, {"req_nodes": "tpu-0-w[0-1],tpu-0-w3"}, 4, 1),
+    (PLAIN, {**nodes(2), "req_nodes": "tpu-0-w[0-3],tpu-2-w0"}, 8, 2),
     (PLAIN, {"tres_per_node": "gres:other:2"}, 4, 1),
 ])  # fmt: skip
 def test_a_job_gets_whole_slices(
@@ -101,6 +103,10 @@ _OF_HOST = "a job has whole slices, with the chips of all of their hosts: leave 
     (PLAIN, {**nodes(2), "num_tasks": 2},
      "--ntasks=2: the job has 8 hosts, and srun starts a task on each: leave --ntasks and --ntasks-per-node "
      "out here, or write them at srun in the job"),
+    (PLAIN, {"req_nodes": "tpu-0-w0,tpu-1-w[0-3]"},
+     "-w names hosts of 2 slices, the job has 1: write -N 2, or hosts of fewer slices"),
+    (HOSTS, {**nodes(4), "req_nodes": "tpu-0-w[0-3],tpu-1-w[0,2]"},
+     "-w names hosts of 2 slices, the job has 1: write -N 8, or hosts of fewer slices"),
     (PLAIN, {"min_mem_per_node": 716800},
      "--mem=716800M: a host of tpu has 700416 MiB for jobs: write less, or leave --mem out, since a job has "
      "its hosts for itself"),
