@@ -36,7 +36,7 @@ def _stuck(settings: Settings, threshold: float) -> str:
 
 
 def _silent(settings: Settings, threshold: float) -> str:
-    """It ran within a day, and so somebody has brought it up; and hasn't answered for so many minutes."""
+    """PromQL: the daemon ran within a day, and slurmctld hasn't answered it for so many minutes."""
     name, resource = promql_name(_ALIVE.name, settings), f'monitored_resource="{HOST}"'
     ran = f"sum (increase({name}{{{resource}}}[1d]))"
     answered = f'sum (increase({name}{{{resource}, slurmctld="true"}}[{threshold * 60:.0f}s]))'
@@ -60,7 +60,7 @@ ALERTS = (
     ),
     Alert(
         name="slurm-controller-silent",
-        means="slurmctld, the controller's daemon or its machine is away: nobody ends slices, which are billed",
+        means="slurmctld, the controller's daemon or its machine is away: nobody ends billed slices",
         severity="ERROR",
         conditions={"no answer": Query(_silent, 0)},
         threshold=10, low=5, high=720, unit="min without an answer of slurmctld to the controller's daemon",
