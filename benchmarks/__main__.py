@@ -16,17 +16,9 @@ RESULTS = Path(__file__).parent / "results"
 
 # The function of each command, and its help.
 COMMANDS = {
-    "memory": (
-        "benchmarks.memory:measure",
-        "T2: an 8B step's memory and collectives on v6e-256, beside MaxText's; 20 min.",
-    ),
     "maxtext": (
         "benchmarks.maxtext:measure",
         "memory, exchanges, waits and FLOPs of a step, beside MaxText's recipes; 2 to 5 min a row.",
-    ),
-    "small": (
-        "benchmarks.small:measure",
-        "tokens a second of a 42 M model on this CPU, beside MaxText, Levanter, transformers; 10 min.",
     ),
     "saves": (
         "benchmarks.storage:saves",
@@ -60,7 +52,7 @@ COMMANDS = {
         "benchmarks.queue:measure",
         "1,000 jobs, 64 slices, by the real Kueue and JobSet: order, quota, latency, memory; 15 min, root.",
     ),
-    "page": ("benchmarks.page:write", "docs/internals/benchmarks.md and its pictures, from the results."),
+    "page": ("benchmarks.page:write", "docs/internals/benchmarks.md, from the results."),
 }
 
 
@@ -72,7 +64,7 @@ def main() -> None:
         command = commands.add_parser(name, help=text)
         if name == "maxtext":
             command.add_argument("--rows", nargs="+", choices=ROWS, default=ROWS, help="of the table (all)")
-        if name not in ("maxtext", "memory", "page", "queue"):
+        if name not in ("maxtext", "page", "queue"):
             command.add_argument("--rounds", type=int, default=3, help="number of measurements of each (3)")
         if name == "queue":
             command.add_argument("--jobs", type=int, default=1000, help="number of jobs (1,000)")

@@ -1,4 +1,4 @@
-"""The tables of docs/internals/benchmarks.md from results/*.json, and the picture of the side by side.
+"""The tables of docs/internals/benchmarks.md from results/*.json.
 
 `python -m benchmarks page` writes them; the words between the tables are written manually.
 """
@@ -13,7 +13,7 @@ from views.table import markdown
 
 RESULTS = Path(__file__).parent / "results"
 DOCS = Path(__file__).parents[1] / "docs" / "internals"
-PAGE, PICTURE = DOCS / "benchmarks.md", DOCS / "benchmarks-small.svg"
+PAGE = DOCS / "benchmarks.md"
 Result = dict[str, Any]
 
 
@@ -24,23 +24,13 @@ def block(name: str) -> str:
 
 
 def write() -> None:
-    """Write the page and the picture."""
+    """Write the page."""
     PAGE.write_text(filled(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
-    PICTURE.write_text(picture(_result("small")))
 
 
 def _result(name: str) -> Result:
     result: Result = json.loads((RESULTS / f"{name}.json").read_text())
     return result
-
-
-def _memory(result: Result) -> list[str]:
-    head = "examples a chip", "trainer", "arguments and heap, GiB", "of it arguments", "exchanged a step, GB"
-    figures = ("total_gib", "arguments_gib", "exchanged_gb")
-    rows = [
-        (row["examples"], row["trainer"], *(f"{row[key]:.2f}" for key in figures)) for row in result["rows"]
-    ]
-    return markdown(head, rows, numbers=(0, 2, 3, 4))
 
 
 def _maxtext(result: Result) -> list[str]:
@@ -71,13 +61,6 @@ def _spread(of: Result, spec: str = ",.0f") -> tuple[str, str]:
 
 def _times(factor: float | None) -> str:
     return f"{factor:.1f}" if factor else ""
-
-
-def _small(result: Result) -> list[str]:
-    best = result["tokens_per_s"]["ours"]["median"]
-    rows = [(name, *_spread(rate), f"{best / rate['median']:.2f}") for name, rate in _rates(result)]
-    head = "trainer", "tokens/s, median", "range", "ours is faster by"
-    return markdown(head, rows, range(1, 4))
 
 
 def _saves(result: Result) -> list[str]:
@@ -221,9 +204,7 @@ def _queue(result: Result) -> list[str]:
 
 
 TABLES: dict[str, Callable[[Result], list[str]]] = {
-    "memory": _memory,
     "maxtext": _maxtext,
-    "small": _small,
     "saves": _saves,
     "loader": _loader,
     "restarts": _restarts,
@@ -243,21 +224,3 @@ def _machine(result: Result) -> list[str]:
         f"{on['day']}: {on['cores']} cores of {on['cpu']}, {on['memory_gib']} GiB, Python {on['python']},",
         f"{versions}{peers}; {result['took_s']} s.",
     ]
-
-
-def picture(result: Result) -> str:
-    """Draw bars of tokens a second with their range, as SVG."""
-    from matplotlib.figure import Figure
-
-    from views.picture import BAR, FILL, INK, alone, svg
-
-    rates = _rates(result)[::-1]
-    medians = [rate["median"] for _, rate in rates]
-    spread = [[abs(rate[end] - rate["median"]) for _, rate in rates] for end in ("min", "max")]
-    figure = Figure(figsize=(8, 0.6 + 0.32 * len(rates)), layout="constrained")
-    axes = figure.subplots()
-    colours = [BAR if name == "ours" else FILL for name, _ in rates]
-    bars = axes.barh([name for name, _ in rates], medians, color=colours, xerr=spread, ecolor=INK)
-    axes.bar_label(bars, [f"{median:,.0f}" for median in medians], padding=4)
-    axes.set_xlabel("tokens a second, small model on CPU; median, and range over rounds")
-    return alone(svg(figure, "Tokens a second of a small model on CPU"))

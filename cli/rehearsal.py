@@ -98,17 +98,6 @@ def status(folder: Path | None, as_json: bool) -> int:
     return guarded(lambda narrator: commands.status(narrator, folder, as_json=as_json))
 
 
-@rehearsal.command(examples=["--hours 2"])
-@click.option(
-    "--hours", type=_POSITIVE, default=6.0, show_default=True, help="Hours of its clock, until now."
-)
-@click.option("--out", type=PATH, default="dashboards.html", show_default=True, help="File to write.")
-@_DIR
-def dashboards(hours: float, out: Path, folder: Path | None) -> int:
-    """Write the dashboards of the world that is up as a page."""
-    return guarded(lambda narrator: commands.dashboards(narrator, folder, hours, out))
-
-
 @rehearsal.command("list", examples=[""])
 @options.as_json
 def list_scenarios(as_json: bool) -> int:

@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TextIO
@@ -56,8 +57,15 @@ from infra.slices import price as slices_price
 from infra.slices.price import at_dearest
 from infra.slices.settings import TpuSettings
 
-_LOOK_S, _POLL_S = 10.0, 2.0
+_LOOK_S, _POLL_S, _UPDATE_POLL_S = 10.0, 2.0, 0.5
 _INSTALL = ("sudo", "systemctl", "restart", "google-startup-scripts")
+# The loader of the metadata, and of the stages those that new code needs. The job's starts are counted anew.
+_INSTALL_CODE = (
+    "loader=$(curl --silent --fail --max-time 10 --retry 3 --header 'Metadata-Flavor: Google'"
+    " http://metadata.google.internal/computeMetadata/v1/instance/attributes/startup-script)"
+    ' && sudo bash -c "$loader" loader code'
+    " && sudo bash -c 'systemctl reset-failed tpu-job 2>&-; systemctl restart --no-block tpu-job'"
+)
 _PASSING = (Kind.TRANSIENT, Kind.RATE, Kind.UNKNOWN)
 _ANY_BUNDLE = "0" * 64  # the settings are checked before a bundle exists
 
@@ -92,6 +100,7 @@ def run(
     lock: str, yes: bool, as_json: bool, words: tuple[str, ...],
 ) -> int:  # fmt: skip
     """Run your own program on a slice: publish it, create the slice, recover it until the end."""
+    called_s = time.monotonic()
     end_on_signals()
     out = sys.stderr if as_json else sys.stdout
     environment, path = _environment(positional, out, bool(image and words))
@@ -124,7 +133,7 @@ def run(
         if shown != supervisor.before:
             raise ConcurrentChangeError(f"{name}: its record has changed meanwhile\n    fix: the same again")
         supervisor.require_free(replace)
-    job = Job(environment, supervisor, predicted, out)
+    job = Job(environment, supervisor, predicted, out, called_s)
     try:
         with _explained(lambda: job.advice):
             status = job.start(detach)
@@ -138,8 +147,8 @@ def run(
 class Job:
     """A program on its slice."""
 
-    def __init__(self, environment: str, run: Supervisor, predicted: RunPrice, out: TextIO):
-        self.run, self._environment, self._out = run, environment, out
+    def __init__(self, environment: str, run: Supervisor, predicted: RunPrice, out: TextIO, called_s: float):
+        self.run, self._environment, self._out, self._called_s = run, environment, out, called_s
         self._predicted, self._spent = predicted, Spent()
         (self._member,) = run.fleet.members
         self._name, self._began_s = self._member.slice, time.monotonic()
@@ -201,6 +210,8 @@ class Job:
             observed = observation.view.node(decision.node, decision.zone)
             # What is created by the earlier record boots the earlier program.
             late = self.run.changed and observed and observed.name in coming and observed.state in ON_THE_WAY
+            if not (late or observation.outdated):
+                self.run.settle()
             if detach and observed and not late:
                 self.result = {"condition": str(decision.condition)}
                 self._print(f"detached; {self.advice}")
@@ -227,9 +238,17 @@ class Job:
             boots = hosts.booting(observation.view, observation.members, silent_s)
             if ready == instances and not (observation.outdated or boots):
                 break
-            time.sleep(_POLL_S)
-        self._remote("exec", lambda request, remote: hosts.execute(request, remote, _INSTALL))
-        self._restart()
+            time.sleep(_POLL_S if boots else _UPDATE_POLL_S)
+        if self.run.rebundled:
+            self._remote("exec", lambda request, remote: hosts.execute(
+                request, replace(remote, probe=False), [_INSTALL_CODE]
+            ))  # fmt: skip
+        else:
+            self._remote("exec", lambda request, remote: hosts.execute(request, remote, _INSTALL))
+            self._restart()
+        workers, took_s = self._member.kind.hosts, time.monotonic() - self._called_s
+        self._print(f"restarted on {workers} worker{'s' if workers > 1 else ''} after {took_s:.1f} s")
+        self.run.settle()
 
     def _restart(self) -> None:
         self._remote("restart", hosts.restart)

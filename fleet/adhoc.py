@@ -27,10 +27,11 @@ NOTHING: Mapping[str, Item] = MappingProxyType({})
 STOP_WHEN_DONE = "stopWhenDone"
 PHASE, WHY, OWNER, ID = "phase", "why", "owner", "id"
 SINCE = "sinceS"  # time of an earlier program's last status, which is no end of the present one
+REPLACING = "replacing"  # its hosts may still run the program before it
 _VERSION, _FORMAT, _ENVIRONMENT = "version", 2, "environment"
 _WITHOUT_IDS = 1  # version of records without the ids of their nodes
 WRITTEN = "writtenS"
-_OF_RECORD = (PHASE, WHY, OWNER, ID, SINCE, NODES, _VERSION, _ENVIRONMENT, WRITTEN)
+_OF_RECORD = (PHASE, WHY, OWNER, ID, SINCE, REPLACING, NODES, _VERSION, _ENVIRONMENT, WRITTEN)
 _KEPT_S = 86_400.0  # of a record that has ended
 _BESIDE = (STOP_WHEN_DONE, *_OF_RECORD)
 CHANGEABLE = frozenset({"bundle", "run", "image", "env", "secrets", STOP_WHEN_DONE})
@@ -268,8 +269,8 @@ class AdHoc:
 
         Args:
             name: its name.
-            item: as `tpu:slices` has one, with `stopWhenDone`, `owner` (default: the login), and `id` and
-                `sinceS` of a record whose nodes it keeps.
+            item: as `tpu:slices` has one, with `stopWhenDone`, `owner` (default: the login), and `id`,
+                `sinceS` and `replacing` of a record whose nodes it keeps.
             phase: of the fleet.
             why: reason of its end.
 
@@ -280,7 +281,7 @@ class AdHoc:
         ending = phase is item.get(PHASE) is Phase.ENDING  # since then
         record = {
             **wanted(item), PHASE: phase, **({WHY: why} if why else {}),
-            **({SINCE: item[SINCE]} if item.get(SINCE) else {}),
+            **{key: item[key] for key in (SINCE, REPLACING) if item.get(key)},
             OWNER: item.get(OWNER) or self._google.caller(), ID: item.get(ID) or uuid.uuid4().hex[:12],
             WRITTEN: (item.get(WRITTEN) if ending else None) or time.time(),
             **({_ENVIRONMENT: self._environment} if self._environment else {}),

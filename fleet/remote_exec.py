@@ -39,12 +39,14 @@ class Remote:
         timeout_s: time after which a host ends the command, in seconds.
         parallel: simultaneous connections.
         logs: folder for the workers' logs.
+        probe: reach every worker before the command begins on any.
     """
 
     partial: bool = False
     timeout_s: int = 600
     parallel: int = 32
     logs: Path = Path("fleet-logs")
+    probe: bool = True
 
 
 class RemoteExec:
@@ -107,6 +109,8 @@ class RemoteExec:
         if (why := down | unknown) and not partial:
             raise self._error("slices aren't known to be READY", why, len(self._members))
         everyone = workers([member for member in self._members if member.name not in down])
+        if not self._options.probe:
+            return down | unknown, everyone
         wait_min = _PROBES * _PROBE_S // 60
         self._report(f"probing {len(everyone)} workers, for up to {wait_min} min …")
         probes = self._probe(everyone)

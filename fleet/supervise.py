@@ -7,6 +7,7 @@ only observes while another controller acts.
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
@@ -14,6 +15,7 @@ from fleet.adhoc import (
     ID,
     OWNER,
     PHASE,
+    REPLACING,
     SINCE,
     STOP_WHEN_DONE,
     WHY,
@@ -150,8 +152,18 @@ class Supervisor:
 
     @property
     def changed(self) -> bool:
-        """True if existing hosts run another bundle or command."""
-        return self.before is not None and not _same_program(self.before, self._item)
+        """True if existing hosts run another bundle or command, or may do so after an interruption."""
+        before = self.before
+        return before is not None and (
+            not _same_program(before, self._item) or bool(before.get(REPLACING) and self._mine)
+        )
+
+    @property
+    def rebundled(self) -> bool:
+        """True if existing hosts run the same command, of another bundle."""
+        before = self.before
+        same = before and all(before.get(key) == self._item.get(key) for key in UNPUBLISHED)
+        return bool(same) and self.changed and not (before or {}).get(REPLACING)
 
     @cached_property
     def _mine(self) -> bool:
@@ -195,9 +207,18 @@ class Supervisor:
                 return
         if self._since_s:
             record[SINCE] = self._since_s
+        if self.changed:
+            record[REPLACING] = True
         adhoc[name] = record
         self.fleet.add(name)
         self.phase = Phase.WANTED
+
+    def settle(self) -> None:
+        """Record that the hosts run this program; left for the next call if the bucket doesn't answer."""
+        record = dict(self.fleet.adhoc[self._item["name"]])
+        if record.pop(REPLACING, False):
+            with suppress(FleetError):
+                self.fleet.adhoc[self._item["name"]] = self._saved.keep(self._item["name"], record)
 
     def living(self) -> tuple[list[ObservedNode], bool]:
         """Return the READY nodes, and whether their program has ended, which `over` then ignores."""

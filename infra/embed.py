@@ -13,9 +13,9 @@ from infra.errors import InfraError
 from infra.layers.data.outputs import DataOutputs
 from infra.layers.network.outputs import NetworkOutputs
 from infra.layers.storage.outputs import StorageOutputs
-from infra.layers.tpu.backend import SliceResources
 from infra.layers.tpu.metadata import metadata
 from infra.layers.tpu.program import named_slices
+from infra.layers.tpu.request import SliceResources
 from infra.layers.tpu.slice import TpuSlice
 from infra.settings.schema import Settings
 from infra.slices.nodes import Node, nodes

@@ -238,16 +238,6 @@ def status(narrator: Narrator, folder: Path | None, *, as_json: bool) -> int:
     return 0
 
 
-def dashboards(narrator: Narrator, folder: Path | None, hours: float, out: Path) -> int:
-    """Write the dashboards of the world that is up as a page; `hours`: of its clock, until now."""
-    layout = _kept(folder)
-    life.require_up(layout)
-    page = Control(layout.control).dashboards(hours * 3600)
-    out.write_text(page, encoding="utf-8")
-    narrator.line(f"{out}")
-    return 0
-
-
 def picture(narrator: Narrator, source: Path, out: Path | None) -> int:
     """Draw the losses of a report, or a recording, as SVG."""
     recording = source.suffix == ".cast"

@@ -54,8 +54,9 @@ def _from_hub(name: str) -> Path:
             f"{name}: no such folder, and the hub's client is absent\n    fix: {fix}"
         ) from None
     patterns = [f"*{ending}" for ending in folders.WEIGHTS]
+    ignored = ["*/*", "consolidated*"]  # subfolders, and the same weights for other programs
     try:
-        return Path(hub.snapshot_download(name, allow_patterns=patterns))
+        return Path(hub.snapshot_download(name, allow_patterns=patterns, ignore_patterns=ignored))
     except errors.GatedRepoError:
         where = f"{constants.ENDPOINT}/{name}"
         message, fix = "is gated: its authors ask for consent", f"agree at {where}, then: hf auth login"

@@ -18,7 +18,6 @@ MAXTEXT = "0.2.4" if version("jax").startswith("0.10.") else "0.2.5"
 PINS = {
     # Python 3.12, 2.9 GB. With the compiler that this environment has; 0.2.4 is the last one for JAX 0.10.
     "maxtext": f"maxtext[tpu]=={MAXTEXT} jax=={version('jax')} libtpu=={version('libtpu')}",
-    "levanter": "marin-levanter==0.2.227.dev40316220070",  # where its authors continue with it; 1.6 GB
     # With the torch and transformers of `tools/setup.sh parity`; 5.7 GB, which the two share by hard links.
     "transformer-lens": "transformer-lens==4.3.0 torch==2.15.0 transformers==5.23.0",
     "nnsight": "nnsight==0.8.1 torch==2.15.0 transformers==5.23.0",

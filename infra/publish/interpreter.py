@@ -12,7 +12,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 
@@ -30,10 +30,11 @@ __all__ = ["Interpreter", "choose"]
 
 @dataclass(frozen=True)
 class Interpreter:
-    """The chosen archive, and why it was chosen, for the person who publishes."""
+    """The chosen archive, why it was chosen, and whether that is new to the person who publishes."""
 
     archive: Path
     why: str
+    new: bool = field(default=True, compare=False)
 
 
 def choose(*, for_tpu: bool = False) -> Interpreter:
@@ -60,6 +61,7 @@ def _download(folder: Path) -> Interpreter | str:
     """Let uv put the archive that it pins into `folder`, or check that one; the reason where it can't."""
     settings = {"UV_PYTHON_CACHE_DIR": str(folder), "UV_HTTP_RETRIES": "0", "UV_HTTP_CONNECT_TIMEOUT": "5"}
     for _ in range(2):
+        new = not any(folder.glob("*.tar.gz"))
         # uv checks the hash while it unpacks. Only the archive is used: uv writes its place into the files.
         with tempfile.TemporaryDirectory(prefix="python.") as place:
             command = [
@@ -71,7 +73,7 @@ def _download(folder: Path) -> Interpreter | str:
         archives = list(folder.glob("*.tar.gz"))
         if done.returncode == 0 and archives:
             name = archives[0].name.partition("-")[2]  # after the beginning of its hash
-            return Interpreter(archives[0], f"{name} of python-build-standalone")
+            return Interpreter(archives[0], f"{name} of python-build-standalone", new)
         for damaged in archives:
             damaged.unlink()
     return next(iter(re.findall(r"cause: (.+)", done.stderr)[::-1]), done.stderr.strip())
@@ -85,7 +87,7 @@ def _packed(unreachable: str) -> Interpreter:
         *map(sha256_of, (executable, *(Path(str(module.__file__)) for module in (pack, archives)))),
     ]
     path = cache_dir("interpreters") / f"packed-{key_of(*facts)}.tar.gz"
-    note = path.with_suffix(".needs")
+    note, new = path.with_suffix(".needs"), not path.exists()
     archive = once(path, lambda made: note.write_text(", ".join(pack.pack_running(made)), "utf-8"))
     libraries = note.read_text("utf-8")
     return Interpreter(
@@ -93,4 +95,5 @@ def _packed(unreachable: str) -> Interpreter:
         f"Python {platform.python_version()} of this machine, packed, because python-build-standalone can't "
         f"be downloaded ({unreachable}). Hosts need {' '.join(platform.libc_ver())} or newer"
         + (f" and these shared libraries: {libraries}" if libraries else ""),
+        new,
     )

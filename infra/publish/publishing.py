@@ -67,7 +67,8 @@ def publish(target: Target, lock: str, console: Console, again: str, upload_it: 
         if upload_it:
             require_bucket(target.bucket)
         chosen = interpreter.choose(for_tpu=lock == "tpu")
-        console.print(f"interpreter: {chosen.why}", markup=False)
+        if chosen.new:
+            console.print(f"interpreter: {chosen.why}", markup=False)
         bundle = _build(lock, target.tensorflow, chosen.archive, Path(work), own, console)
         console.print(f"bundle: {bundle.id}: {len(bundle.files)} files, {bundle.size_bytes / 1e6:.0f} MB")
         done = _upload(bundle, target.bucket, console) if upload_it else Upload(0, 0, 0)

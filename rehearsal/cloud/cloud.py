@@ -41,7 +41,7 @@ from rehearsal.cloud.services.functions.invocations import Invocations
 from rehearsal.cloud.services.functions.runner import Functions
 from rehearsal.cloud.services.kms import grpc as kms_grpc
 from rehearsal.cloud.services.logging.entries import LoggingService
-from rehearsal.cloud.services.monitoring.telemetry import Telemetry, picture
+from rehearsal.cloud.services.monitoring.telemetry import Telemetry
 from rehearsal.cloud.services.projects import ProjectService
 from rehearsal.cloud.services.registry import Registry
 from rehearsal.cloud.services.serviceusage import ServiceUsage
@@ -183,7 +183,6 @@ class Cloud:
                 self._clusters,
                 self._guests,
                 self.front_door.served,
-                self.dashboards,
                 self._firewall,
             )
         )
@@ -205,10 +204,6 @@ class Cloud:
             return None
         trusted = self._config.ca_certificate
         return ssl.create_default_context(cafile=str(trusted) if trusted else None)
-
-    def dashboards(self, window_s: float) -> str:
-        """Render the project's dashboards as a page, over a window of virtual seconds."""
-        return picture.page(self.world, self.telemetry, self.logging.entries(), window_s)
 
     @cached_property
     def port(self) -> int:

@@ -42,10 +42,6 @@ class Control:
         """Return `served`, all methods, and `asked`, permissions with the roles that grant each."""
         return self._call("GET", "/access")
 
-    def dashboards(self, window_s: float) -> str:
-        """Return the project's dashboards as HTML, over a window of virtual seconds."""
-        return str(self._call("POST", "/dashboards", {"window_s": window_s})["html"])
-
     def login(self, account: str, host: str) -> None:
         """Raise ControlError unless the account may log in to a host through Identity-Aware Proxy."""
         self._call("POST", "/login", {"account": account, "host": host})

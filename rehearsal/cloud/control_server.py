@@ -36,7 +36,6 @@ class Controls:
 
     Attributes:
         served: returns the ids of all methods that services implement.
-        dashboards: renders the project's dashboards over a window of virtual seconds.
         firewall: the hosts' packet filter, if there is one.
     """
 
@@ -51,7 +50,6 @@ class Controls:
     clusters: Clusters
     pods: PodGuests
     served: Callable[[], list[str]]
-    dashboards: Callable[[float], str]
     firewall: Firewall | None = None
 
 
@@ -79,7 +77,6 @@ class ControlServer:
             "/quotas": lambda body: controls.quotas.set(body["name"], body["place"], int(body["chips"])),
             "/login": self._login,
             "/snapshots": self._snapshot,
-            "/dashboards": lambda body: {"html": controls.dashboards(float(body["window_s"]))},
             "/clusters": clusters.clusters,
             "/clusters/report": clusters.report,
             "/clusters/account": clusters.account,

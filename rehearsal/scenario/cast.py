@@ -23,11 +23,13 @@ _MOST_LINES = 120
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
-def follow(source: IO[bytes], log: IO[bytes], cast: IO[str], command: str) -> threading.Thread:
+def follow(
+    source: IO[bytes], log: IO[bytes], cast: IO[str], command: str, title: str = ""
+) -> threading.Thread:
     """Copy a command's output to a log, and with times to an asciicast; the thread that does so."""
     began = time.monotonic()
     size = {"width": COLUMNS, "height": ROWS}
-    header = {"version": 2, **size, "timestamp": int(time.time()), "command": command}
+    header = {"version": 2, **size, "timestamp": int(time.time()), "command": command, "title": title}
     cast.write(json.dumps(header) + "\n")
 
     def copy() -> None:
@@ -59,6 +61,7 @@ def draw(cast: Path, out: Path) -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
     text = render(Path(__file__).with_name("cast.svg"), {
         "title": f"recording of: {header['command']}",
+        "caption": header.get("title", ""),
         "total_s": total_s,
         "lines": [(100 * at_s / total_s, 100 * (at_s + 0.02) / total_s, text, _class(text))
                   for at_s, text in lines],

@@ -35,7 +35,11 @@ class Runner:
             layout.program,
             self.record,
             Control(layout.control),
-            Shell(layout.program, report / "logs"),
+            Shell(
+                layout.program,
+                report / "logs",
+                f"rehearsal: Google's clock runs {scenario.clock:g} times as fast",
+            ),
             random.Random(seed),
             narrator.line,
         )

@@ -24,8 +24,8 @@ _SHOWN_LINES = 25
 class Shell:
     """Commands in the program's folder; their output goes to numbered files in `logs`."""
 
-    def __init__(self, folder: Path, logs: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, logs: Path, title: str = "") -> None:
+        self._folder, self._title = folder, title  # of recordings
         self.logs = logs
         self._numbers = itertools.count(1)
         self.account = ""  # who types; empty: whoever this process is
@@ -112,7 +112,7 @@ class Shell:
         if recorded:
             assert child.stdout is not None
             recording = log.with_suffix(".cast").open("w", encoding="utf-8")
-            follower = cast.follow(child.stdout, log.open("ab"), recording, _shown(command[-1:]))
+            follower = cast.follow(child.stdout, log.open("ab"), recording, _shown(command[-1:]), self._title)
             self._followers[log] = follower
         return child, log
 

@@ -96,16 +96,17 @@ SCENARIO = Scenario(
         step.command("tpu down dev gke queue --yes", prints="gke: destroyed").by("platform-engineer"),
         step.command(
             """
-        # the pools of their cluster
+        # their cluster: state, zones, pools
         GOOGLE_APPLICATION_CREDENTIALS=$HOME/owner.json python - <<'END'
         import google.auth
         from google.auth.transport.requests import AuthorizedSession
         google = AuthorizedSession(google.auth.default(["https://www.googleapis.com/auth/cloud-platform"])[0])
         place = "projects/my-project/locations/us-east5/clusters/theirs"
-        print(*(pool["name"] for pool in google.get(f"https://container.googleapis.com/v1/{place}").json()["nodePools"]))
+        cluster = google.get(f"https://container.googleapis.com/v1/{place}").json()
+        print(cluster["status"], *cluster["locations"], *(pool["name"] for pool in cluster["nodePools"]))
         END
         """,
-            prints="^default-pool$",
+            prints="^RUNNING us-east5-b default-pool$",
         ),
     ),
 )

@@ -59,7 +59,7 @@ SCENARIO = Scenario(
         ),
         step.command("tpu fleet list dev", prints="no nodes"),
         # The same program again, as it is edited: while its hosts boot, and once they work. They take the
-        # new bundle, and the job is restarted.
+        # new code, without another boot, and the job is restarted.
         step.command(
             (
                 "tpu run dev rehearsal/scenarios/code/train.py --requirements "
@@ -67,9 +67,15 @@ SCENARIO = Scenario(
             ),
             prints=r"detached; tpu-us-east5-b-\d is [A-Z]+, and billed",
         ),
-        _replaced(450, "--detach", prints="(?s)install the new bundle.*detached"),
+        _replaced(450, "--detach", prints="(?s)restarted on 1 worker after.*detached"),
         step.logged("tpu-us-east5-b-0", 1, prints=r"step \d{2,} of 450"),
-        _replaced(75, "--stop-when-done", prints="(?s)install the new bundle.*its slice is deleted"),
+        step.ssh(
+            "tpu-us-east5-b-0",
+            'for stage in identity python code; do grep -c "stage $stage: ok" /var/log/tpu/boot.log; done',
+            prints=r"1\s+1\s+2\s",
+        ),
+        # Where the whole startup script and two restarts took minutes.
+        _replaced(75, "--stop-when-done", prints=r"(?s)restarted on 1 worker after \d\d?\.\d s.*is deleted"),
         step.destroy("tpu"),
     ),
 )

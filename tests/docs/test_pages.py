@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from benchmarks.__main__ import COMMANDS, RESULTS
-from benchmarks.page import PAGE, PICTURE, picture
+from benchmarks.page import PAGE
 from cli.__main__ import tpu
 from cli.command import Forwarded
 from infra.engine.registry import section_classes
@@ -42,7 +42,6 @@ def test_generated_blocks_are_current() -> None:
     assert len(pages()) >= 15
     old = [page.name for page in pages() if filled(page.read_text("utf-8")) != page.read_text("utf-8")]
     assert not old, "run 'make docs'"
-    assert picture(json.loads((RESULTS / "small.json").read_text())) == PICTURE.read_text()
 
 
 def test_a_block_is_replaced_between_its_lines_and_nothing_else() -> None:
@@ -154,7 +153,7 @@ def test_settings_that_are_named_exist() -> None:
 def test_tests_that_are_named_exist() -> None:
     named = set(re.findall(r"\b(test_\w+)\b(?!\.py|/)", TEXT))
     files = (path.read_text("utf-8") for path in (ROOT / "tests").rglob("*.py"))
-    assert len(named) > 50
+    assert len(named) > 40
     assert named - {name for text in files for name in re.findall(r"def (test_\w+)\(", text)} == set()
 
 

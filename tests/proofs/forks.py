@@ -1,11 +1,19 @@
-"""A process that forks children on request: lines of JSON go in and come out."""
+"""A process that forks children on request: lines of JSON go in and come out.
+
+It answers `{"pid": N}`, waits for a line that says go, and answers again with the child's wait
+status and what it printed.
+"""
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import subprocess
 import sys
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -38,3 +46,27 @@ class Zygote:
         assert self._process.stdin
         self._process.stdin.close()
         self._process.wait(HANG_S)
+
+
+def serve(act: Callable[[Any], int]) -> None:
+    """Fork a child for each line; it exits with the status that `act` returns."""
+    for line in sys.stdin:
+        read_go, write_go = os.pipe()
+        with tempfile.TemporaryFile() as output:
+            pid = os.fork()
+            if pid == 0:
+                os.read(read_go, 1)
+                text = io.TextIOWrapper(output, write_through=True)
+                with redirect_stdout(text), redirect_stderr(text):
+                    status = act(json.loads(line))
+                    text.flush()
+                os._exit(status)
+            print(json.dumps({"pid": pid}), flush=True)
+            sys.stdin.readline()
+            os.write(write_go, b"g")
+            _, status = os.waitpid(pid, 0)
+            output.seek(0)
+            printed = output.read().decode(errors="replace")
+        for pipe in (read_go, write_go):
+            os.close(pipe)
+        print(json.dumps({"status": status, "printed": printed}), flush=True)

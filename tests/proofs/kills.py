@@ -18,7 +18,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -27,12 +27,11 @@ from aiohttp import web
 
 from benchmarks.machine import described
 from fleet.adhoc import Phase
-from rehearsal.cloud.cloud import Cloud
-from rehearsal.cloud.core.runtime import Runtime
 from tests.emulated import url
 from tests.fleet.lab import BUCKET, CONTROLLERS, PROJECT, STACK, Lab
 from tests.proofs.forks import Zygote
 from tests.proofs.victims import CLUSTER, ZONE
+from tests.rehearsal.cloud.cloud_front import BuildingCloud
 
 RAW, STATE = "my-project-raw", "my-project-pulumi"
 _LOST = "answer lost"
@@ -50,24 +49,11 @@ _CREATE = (
 _JOBSETS, _BUILDS = "jobset.x-k8s.io", f"cloudbuild.googleapis.com/v1/projects/{PROJECT}/builds"
 
 
-class _Cloud(Cloud):
-    """Its builds run until the case is over."""
-
-    building = True
-
-    def make_runtime(self) -> Runtime:
-        async def run(build: dict[str, Any]) -> None:
-            while self.building:
-                await asyncio.sleep(0.01)
-            build["status"] = "SUCCESS"
-
-        return replace(super().make_runtime(), run_build=run)
-
-
 class Killing(Lab):
     """The cloud, with a door for victims that counts their changes, and kills at one."""
 
-    kind = _Cloud
+    kind = BuildingCloud
+    building = True  # builds run until the case is over
 
     def __init__(self, folder: Path) -> None:
         self.pid, self.at, self.side, self.struck = 0, 0, "", ""
@@ -81,11 +67,17 @@ class Killing(Lab):
         self.request("POST", accounts, {"accountId": "tpu-builds"})
         self._published = {*self.names(BUCKET, "bundles/")}
         self._builds = self._submissions = 0  # of earlier cases
+        self.cloud.builder = self._build  # type: ignore[attr-defined]
         self._zygote = Zygote("victims", self.door.rpartition(":")[2], self.token)
 
     async def _open(self, config: Any) -> None:
         await super()._open(config)
         self.door = url(await self.served(self._meet))
+
+    async def _build(self, build: dict[str, Any]) -> None:
+        while self.building:
+            await asyncio.sleep(0.01)
+        build["status"] = "SUCCESS"
 
     async def _meet(self, request: web.Request) -> web.StreamResponse:
         if request.method == "GET" or "GuestAttributes" in request.path or "dryRun" in request.query:
@@ -198,9 +190,9 @@ class Killing(Lab):
 
     def clean(self) -> None:
         """Remove what a case has made."""
-        self.cloud.building = False  # type: ignore[attr-defined]
+        self.building = False
         self.until(lambda: all(build["status"] == "SUCCESS" for build in self._all_builds()))
-        self.cloud.building = True  # type: ignore[attr-defined]
+        self.building = True
         self._builds, self._submissions = len(self._all_builds()), len(self._all_submissions())
         self.begin_anew()
         self.jobsets.clear()

@@ -1,20 +1,16 @@
 """Commands that make or end something, each in a process of its own that may be killed at any request.
 
 python -m tests.proofs.victims PORT: everything is imported once, each command is a fork. It reads JSON lines,
-`["fleet", "create", …]`; answers `{"pid": N}`, waits for a line that says go, and answers again with the
-child's wait status and what it printed. All of Google's names, and that of the cluster, lead to the port.
+`["fleet", "create", …]`; see `forks`. All of Google's names, and that of the cluster, lead to the port.
 """
 
 from __future__ import annotations
 
-import io
-import json
 import os
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -53,6 +49,7 @@ from tests.infra.layers.pipeline.test_pipeline_layer import FLEET
 from tests.infra.layers.pipeline.test_pipeline_layer import settings as of_pipeline
 from tests.infra.layers.queue.test_submission import settings as of_queue
 from tests.infra.recording import BASE, parsed
+from tests.proofs.forks import serve
 
 CLUSTER, ZONE = "cluster.example", "us-east5-b"
 PIPELINE = {"gcp:project": PROJECT, "storage:bucketName": BUCKET, "pipeline:code": "ab" * 32}
@@ -174,30 +171,6 @@ def _enter(port: str, token: str) -> None:
         mock.patch.object(module, name, value).start()
 
 
-def main() -> None:
-    """Fork a process for each line."""
-    _enter(sys.argv[1], sys.argv[2])
-    for line in sys.stdin:
-        read_go, write_go = os.pipe()
-        with tempfile.TemporaryFile() as output:
-            pid = os.fork()
-            if pid == 0:
-                os.read(read_go, 1)
-                text = io.TextIOWrapper(output, write_through=True)
-                with redirect_stdout(text), redirect_stderr(text):
-                    status = act(json.loads(line))
-                    text.flush()
-                os._exit(status)
-            print(json.dumps({"pid": pid}), flush=True)
-            sys.stdin.readline()
-            os.write(write_go, b"g")
-            _, status = os.waitpid(pid, 0)
-            output.seek(0)
-            printed = output.read().decode(errors="replace")
-        for pipe in (read_go, write_go):
-            os.close(pipe)
-        print(json.dumps({"status": status, "printed": printed}), flush=True)
-
-
 if __name__ == "__main__":
-    main()
+    _enter(sys.argv[1], sys.argv[2])
+    serve(act)

@@ -1,13 +1,11 @@
 """Starts savers and restorers quickly: everything is imported once, each one is a fork.
 
-Reads JSON lines, `{"do": "save", "run": URL}`; answers `{"pid": N}`, waits for a line that says go,
-and answers again with the child's exit status and what it printed.
+Reads JSON lines, `{"do": "save", "run": URL}`; see `forks`.
 """
 # mypy: allow-untyped-calls
 
 import json
 import os
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tests.limits import HANG_S
+from tests.proofs.forks import serve
 from workload.runs.store import open_store
 from workload.train.checkpoints import Checkpoints
 from workload.train.cluster import Cluster, Membership
@@ -95,30 +94,12 @@ def extract(run: str, url: str) -> dict[str, Any]:
     return {"samples": done.samples, "shards": done.shards, "made": done.made}
 
 
-def main() -> None:
-    url = os.environ["STORAGE_EMULATOR_HOST"]
-    for line in sys.stdin:
-        parsed = json.loads(line)
-        read_go, write_go = os.pipe()
-        read_result, write_result = os.pipe()
-        pid = os.fork()
-        if pid == 0:
-            os.read(read_go, 1)
-            do = {"save": save, "restore": restore, "extract": extract}[parsed["do"]]
-            os.write(write_result, json.dumps(do(parsed["run"], url)).encode())
-            os._exit(0)
-        os.close(write_result)
-        print(json.dumps({"pid": pid}), flush=True)
-        sys.stdin.readline()
-        os.write(write_go, b"g")
-        result = b""
-        while part := os.read(read_result, 4096):
-            result += part
-        _, status = os.waitpid(pid, 0)
-        for pipe in (read_go, write_go, read_result):
-            os.close(pipe)
-        print(json.dumps({"status": status, "result": json.loads(result or b"null")}), flush=True)
+def act(message: dict[str, str]) -> int:
+    """Do it, and print its result."""
+    do = {"save": save, "restore": restore, "extract": extract}[message["do"]]
+    print(json.dumps(do(message["run"], os.environ["STORAGE_EMULATOR_HOST"])))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    serve(act)

@@ -10,6 +10,7 @@ import pytest
 
 from rehearsal.errors import RehearsalError
 from rehearsal.scenario import cast
+from rehearsal.world.checkout import TREE
 from tests.limits import HANG_S
 
 CHUNKS = [(0.0, b"one\ntw"), (0.75, b"o\x1b[31m <&>\x1b[0m\nover\rdrawn over\n")]
@@ -34,7 +35,7 @@ def test_a_recording_has_times_and_its_picture_shows_each_line_in_its_turn(
     clock = [7.0]
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
     path, log, out = (tmp_path / name for name in ("run.cast", "run.log", "new/run.svg"))
-    follower = cast.follow(Output(clock), log.open("wb"), path.open("w"), "print <things>")
+    follower = cast.follow(Output(clock), log.open("wb"), path.open("w"), "print <things>", "fast")
     follower.join(HANG_S)
     assert log.read_bytes() == b"".join(chunk for _, chunk in CHUNKS), "as without a recording"
     header, *events = map(json.loads, path.read_text().splitlines())
@@ -44,7 +45,7 @@ def test_a_recording_has_times_and_its_picture_shows_each_line_in_its_turn(
     cast.draw(path, out)
     drawn = ElementTree.parse(out)
     texts = [item.text for item in drawn.iter("{http://www.w3.org/2000/svg}text")]
-    assert texts == ["$ print <things>", "one", "two <&>", "drawn over"]
+    assert texts == ["fast", "$ print <things>", "one", "two <&>", "drawn over"]
     style = next(drawn.iter("{http://www.w3.org/2000/svg}style")).text or ""
     shown = [float(at) for at in re.findall(r"@keyframes l\d+ \{ 0%, ([\d.]+)%", style)]
     # The pause before the last two is cut to half a second, and the end stays for six.
@@ -69,3 +70,13 @@ def test_another_file_is_refused(content: str, tmp_path: Path) -> None:
     path.write_text(content)
     with pytest.raises(RehearsalError, match="is no recording"):
         cast.draw(path, tmp_path / "bad.svg")
+
+
+def test_the_readmes_recording_shows_the_product_and_not_the_machine_that_recorded_it() -> None:
+    texts = re.findall(r">([^<]*)</text>", (TREE / "docs/pictures/recovery.svg").read_text())
+    own = [text for text in texts if re.search("interpreter|packed|python-build-standalone|downlo", text)]
+    assert not own
+    (done,) = [text for text in texts if "own: done after" in text]
+    assert re.search(r"\$\d+\.\d\d for \d+\.\d chip-hours by Google", done), (
+        "the price by the clock of its hours"
+    )

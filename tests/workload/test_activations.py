@@ -2,8 +2,11 @@
 
 import json
 import re
+import weakref
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +14,7 @@ import pytest
 from tests.workload.extracting import ARCH, CONFIG, extract, make_stream, save_weights
 from workload.__main__ import main
 from workload.activations import shard
-from workload.activations.batches import batches
+from workload.activations.batches import _of_size, batches
 from workload.activations.reader import Activations
 from workload.activations.statistics import Moments
 from workload.activations.writer import Content, pack
@@ -31,6 +34,26 @@ class Counting(FolderStore):
         self.bytes_read += len(raw)
         self.reads += 1
         return raw
+
+
+@pytest.mark.parametrize("size", [1, 4, 5, 10, 25, 100])
+def test_a_group_is_free_before_the_next_is_mixed_and_each_token_is_in_a_batch(size: int) -> None:
+    before: list[weakref.ref[Any]] = []
+
+    def groups() -> Iterator[tuple[Any, ...]]:
+        for n in range(3):
+            assert all(array() is None for array in before)
+            array = np.arange(10 * n, 10 * n + 10)
+            before.append(weakref.ref(array))
+            yield (array,)
+            del array
+
+    seen: list[int] = []
+    for (batch,) in _of_size(groups(), size):
+        assert len(batch) == min(size, 30 - len(seen))
+        seen += batch.tolist()
+    assert seen == list(range(30))
+    assert len(before) == 3
 
 
 @pytest.fixture

@@ -242,6 +242,29 @@ def test_the_checkpoint_says_what_is_committed(whole: FolderStore, stream: Strea
     }
 
 
+@pytest.mark.parametrize(("shard_s", "every"), [(0.0, None), (2.5, 2), (5.0, 1)])
+def test_a_note_is_written_every_five_seconds_and_at_the_end_while_other_threads_commit(
+    shard_s: float, every: int | None, stream: Stream, weights: Path, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(run, "WRITERS", 1)
+    notes: list[int] = []
+
+    class Noted(FolderStore):
+        def write(self, name: str, content: Any) -> None:
+            assert not extraction._committing.locked()
+            notes.append(json.loads(content)["total_shards"])
+            super().write(name, content)
+
+    extraction = Extraction(
+        in_many_shards(CONFIG), stream, Folder(weights), Noted(tmp_path), lambda _: None,
+        clock=lambda: shard_s * len(extraction._committed) if notes else 0.0,
+    )  # fmt: skip
+    made = extraction.go().made
+    assert made > 4
+    assert notes == [0, *(range(every, made + 1, every) if every else ()), made]
+
+
 def test_another_run_of_the_same_name_is_refused(whole: FolderStore, stream: Stream, weights: Path) -> None:
     config = replace(CONFIG, extract=replace(CONFIG.extract, points=("resid_pre.1",)))
     with pytest.raises(
@@ -432,6 +455,7 @@ def test_one_that_stood_still_while_it_wrote_notes_nothing_after_another_took_it
 ) -> None:
     """Another has it between the second shard and the note of it, which says less than the other's."""
     monkeypatch.setattr(run, "WRITERS", 1)
+    monkeypatch.setattr(run, "_NOTE_EVERY_S", 0)
     store, requests = FolderStore(tmp_path), 0
 
     def check() -> None:

@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import huggingface_hub
 import jax
@@ -12,12 +13,14 @@ import numpy as np
 import pytest
 from flax import nnx
 from huggingface_hub import constants
+from huggingface_hub.utils import filter_repo_objects
 
 from tests.served import Received, Reply, serving
 from tests.workload.extracting import ARCH, save_weights
 from workload.errors import RunError, WeightsError
 from workload.model import Decoder, decoder
 from workload.model.loss import cross_entropy
+from workload.pretrained import locate
 from workload.runs.bucket_store import BucketStore
 from workload.runs.store import open_store
 
@@ -143,6 +146,20 @@ def test_an_id_of_the_hub_that_isnt_there_or_is_gated_is_one_clear_message(hub: 
     assert f"agree at {hub}/some/gated, then: hf auth login" in str(gated.value)
     with pytest.raises(WeightsError, match="some/other: no such folder, and no such model on the hub"):
         Decoder.from_pretrained("some/other")
+
+
+def test_the_hub_is_read_without_subfolders_and_without_the_same_weights_for_others(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    files = ["config.json", "model-00001-of-00002.safetensors", "model.safetensors.index.json"]
+    more = ["consolidated.safetensors", "original/params.json", "onnx/a/model.safetensors", "README.md"]
+
+    def download(_: str, **patterns: Any) -> str:
+        assert list(filter_repo_objects([*files, *more], **patterns)) == files
+        return str(save_weights(tmp_path / "weights", ARCH))
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    assert locate("some/model").arch.layers == ARCH.layers
 
 
 def test_without_the_hubs_client_its_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,6 +42,14 @@ def test_the_weights_begin_token_remains_where_documents_have_none() -> None:
     assert Generation.of_run((2,), END, 1024, known) == Generation((2,), (END, CHAT_END), 1024)
 
 
+def test_files_and_values_of_other_kinds_beside_weights_are_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "generation_config.json").write_text("[1]")
+    for length in ([8192], "long", -3, True):
+        content = {"max_position_embeddings": length, "eos_token_id": [END, "x"]}
+        (tmp_path / "config.json").write_text(json.dumps(content))
+        assert Generation.of_weights(tmp_path) == Generation((), (END,), 0)
+
+
 @pytest.fixture
 def exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     source = tmp_path / "documents.jsonl"

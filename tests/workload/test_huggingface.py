@@ -130,11 +130,12 @@ def test_a_host_reads_its_part_alone(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert parts == [("model.layers.1.mlp.gate_proj.weight", (slice(None), slice(8, 16)))]
 
 
+@pytest.mark.parametrize("vocab_size", [64, 61, 5])
 def test_hosts_read_the_rows_that_they_need_and_the_devices_exchange_the_rest(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    vocab_size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From the first to the last byte that a device reads of a tensor: over all devices the file's, once."""
-    arch = replace(MODELS["llama"], vocab_size=64)  # 61 rows don't divide over four devices
+    arch = replace(MODELS["llama"], vocab_size=vocab_size)
     params = random_params(arch)
     huggingface.save(tmp_path, params, arch, "float32", GENERATION)
     extents: list[int] = []
@@ -334,6 +335,15 @@ WRONG: list[tuple[str, dict[str, Any], str, str]] = [
         "rope_parameters",
         "must hold the settings of sliding",
     ),
+    *[
+        (
+            "llama",
+            {"max_position_embeddings": length},
+            "max_position_embeddings",
+            "must be a whole number, at",
+        )
+        for length in ([8192], "long", -3, 0, True)
+    ],
     ("gemma3", {"query_pre_attn_scalar": -1}, "query_pre_attn_scalar", "must be at least 0"),
 ]
 

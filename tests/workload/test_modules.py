@@ -1,5 +1,7 @@
 """Modules of flax in the trainer: killed twice and resumed to the bit, on any mesh, and what is refused."""
 
+import importlib.util
+import json
 import os
 import signal
 import sys
@@ -7,6 +9,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import jax
@@ -20,12 +23,15 @@ from safetensors.numpy import load_file
 from tests.workload.slice import Command, RunFolder, cpu_devices, train
 from tools.blocks import ROOT
 from workload.__main__ import main
-from workload.errors import ConfigError
+from workload.errors import ConfigError, HopelessError
 from workload.modules import products, source
 from workload.modules.config import ModuleConfig
+from workload.runs.store import FolderStore
 from workload.train import config as configs
 from workload.train import loop, module_step
+from workload.train import record as records
 from workload.train.module_step import ModuleStep, open_module, partition
+from workload.train.record import RunRecord
 from workload.train.sharding import by_slice, make_mesh
 
 EXAMPLES = ROOT / "examples" / "flax"
@@ -160,6 +166,34 @@ def config_of(module: str, settings: dict[str, Any], *more: str) -> configs.Conf
     )  # fmt: skip
 
 
+def test_a_record_without_younger_keys_goes_on_and_another_optax_is_a_move(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def record(*more: str) -> RunRecord:
+        config = config_of("encoder:Model", {}, "train.accumulate=2", *more)
+        mesh = SimpleNamespace(shape={"data": 1, "fsdp": 1})
+        step: Any = SimpleNamespace(slices=1, mesh=mesh, attention="module", state={"params": params})
+        cluster: Any = SimpleNamespace(devices=jax.devices(), agree=lambda compute: compute())
+        dataset: Any = SimpleNamespace(manifest=SimpleNamespace(sha256="of tokens"))
+        return RunRecord(config, step, dataset, cluster)
+
+    params, store = {"up": jnp.zeros(1)}, FolderStore(tmp_path)
+    record().write(store)
+    assert not record().settle(store)
+    with monkeypatch.context() as patched:
+        patched.setattr(records, "version", lambda package: f"another {package}")
+        assert record().settle(store)
+    older = json.loads(store.read("config.json"))
+    del older["exact"]["train"]["accumulate"], older["rounding"]["optax"]
+    store.write("config.json", json.dumps(older).encode())
+    assert record().settle(store)
+    with pytest.raises(HopelessError, match=r"train\.accumulate was 2, is 4"):
+        record("train.accumulate=4").settle(store)
+    params["up"] = jnp.zeros(1, jnp.bfloat16)
+    with pytest.raises(HopelessError, match=r"moments was None, is float32"):
+        record().settle(store)
+
+
 WRITTEN = """
 import jax, jax.numpy as jnp
 from flax import nnx
@@ -203,6 +237,21 @@ class Fails(Good):
 
 class OneNumber(Good):
     def loss(self, batch): return jnp.sum(batch["tokens"])
+
+class Narrowed(Good):
+    def __init__(self, width, *, vocab_size, rngs):
+        super().__init__(width, vocab_size=vocab_size, rngs=rngs)
+        self.embed = nnx.Embed(vocab_size, width, param_dtype=jnp.bfloat16, rngs=rngs)
+
+class Whole(Good):
+    def __init__(self, width, *, vocab_size, rngs):
+        super().__init__(width, vocab_size=vocab_size, rngs=rngs)
+        self.order = nnx.Param(jnp.arange(width))
+
+class CallsHost(Good):
+    def __call__(self, tokens, segments, positions):
+        logits = super().__call__(tokens, segments, positions)
+        return jax.pure_callback(lambda x: x, jax.ShapeDtypeStruct(logits.shape, logits.dtype), logits)
 """
 
 
@@ -231,6 +280,8 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         ("Empty", {}, "holds no parameters (nnx.Param)"),
         ("Fails", {"width": 8}, "a call raises TypeError at written"),
         ("OneNumber", {"width": 8}, "loss(batch) must return two numbers, sum and count, not int32[]"),
+        ("Whole", {"width": 8}, "its parameter order is int32, which has no gradient\n    fix: create it in"),
+        ("CallsHost", {"width": 8}, "its gradient raises ValueError at written"),
         ("Goood", {"width": 8}, "has no class Goood"),
         ("jnp", {}, "has no class jnp"),
     ],
@@ -340,6 +391,18 @@ def test_first_values_and_a_steps_dropout_are_the_same_on_any_mesh(written: str)
     ]
 
 
+def test_narrow_parameters_have_moments_and_sums_of_gradients_in_float32(written: str) -> None:
+    config = config_of(f"{written}:Narrowed", {"width": 8}, "train.accumulate=4")
+    step = ModuleStep(config, make_mesh(config.mesh, [jax.devices()[:1]]), "cpu")
+    assert {leaf.dtype.name for leaf in jax.tree.leaves(step.state["params"])} == {"bfloat16", "float32"}
+    _, _, gradients = jax.eval_shape(step._gradients, {}, step.state, step.batch)
+    sums = jax.tree.leaves((step.state["opt_state"], gradients))
+    assert {leaf.dtype.name for leaf in sums if leaf.ndim} == {"float32"}
+    after, _ = jax.eval_shape(step._update, {}, step.state, step.batch)
+    dtypes, expected = (jax.tree.map(lambda leaf: leaf.dtype, state) for state in (after, step.state))
+    assert dtypes == expected
+
+
 def test_a_module_whose_arrays_no_mesh_divides_is_refused_where_a_device_cant_hold_them(
     written: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -395,6 +458,34 @@ def test_a_modules_files_are_those_that_it_imports_from_its_package(
     assert source.digest("my.model:Model") == before
     (tmp_path / "my/inner/deep.py").write_text("x = 2")
     assert source.digest("my.model:Model") != before
+
+
+def test_a_module_that_another_finder_finds_is_known_by_its_source_or_refused(
+    written: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by an editable install, whose finder maps a name to a file outside of sys.path."""
+    (elsewhere := tmp_path / "elsewhere").mkdir()
+    for name in ("edited", "of_another_name"):
+        (elsewhere / f"{name}.py").write_text(f"from {written} import Good\n")
+    files = {"edited": elsewhere / "edited.py", "renamed": elsewhere / "of_another_name.py"}
+
+    class Finder:
+        @staticmethod
+        def find_spec(name: str, path: Any, target: Any = None) -> Any:
+            return importlib.util.spec_from_file_location(name, files[name]) if name in files else None
+
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Finder])
+    assert source.files("edited:Good") == {"edited.py": files["edited"]}
+    open_module(config_of("edited:Good", {"width": 8}))
+    before = source.digest("edited:Good")
+    with files["edited"].open("a") as file:
+        file.write("# changed\n")
+    assert source.digest("edited:Good") != before
+    monkeypatch.setitem(sys.modules, "bare", ModuleType("bare"))
+    for name in ("renamed:Good", "sys:exit", "bare:Model"):
+        assert source.files(name) == {}
+    with pytest.raises(ConfigError, match="its source isn't found, so that a change"):
+        open_module(config_of("renamed:Good", {"width": 8}))
 
 
 def test_a_constructor_may_be_a_function_of_the_settings_alone(written: str) -> None:

@@ -108,6 +108,12 @@ def _step() -> Step:
     return Step(CONFIG, make_mesh(CONFIG.mesh, [jax.devices()[:1]]), "cpu")
 
 
+def test_a_bound_of_the_scores_that_nothing_reads_is_named_beside_the_kernel(step: Step) -> None:
+    bounded = replace(CONFIG, compute=replace(CONFIG.compute, max_logit=30.0))
+    reason = Step(bounded, step.mesh, "cpu").attention_reason
+    assert reason == f"{step.attention_reason}; compute.max_logit = 30 does nothing without tokamax's kernel"
+
+
 def test_two_steps_are_those_of_a_plain_implementation(step: Step) -> None:
     params, settings = initial(), CONFIG.optimizer
     state = {"params": params, "opt_state": step.first_optimizer_state(params)}

@@ -103,15 +103,18 @@ def _of_size(groups: Iterator[Arrays], size: int) -> Iterator[Arrays]:
         start, total = 0, len(arrays[0])
         if rest is not None:
             start = min(size - len(rest[0]), total)
-            pairs = zip(rest, arrays, strict=True)
-            rest = tuple(np.concatenate([left, array[:start]]) for left, array in pairs)
+            rest = tuple(map(np.concatenate, zip(rest, (array[:start] for array in arrays), strict=True)))
             if len(rest[0]) == size:
                 yield rest
                 rest = None
         end = start + (total - start) // size * size
-        for begin in range(start, end, size):
+        for begin in range(start, end - size, size):
             yield tuple(array[begin : begin + size] for array in arrays)
-        if end < total:
-            rest = tuple(array[end:].copy() for array in arrays)
+        # Copies, since the group's memory is free while the next one is mixed.
+        last = tuple(array[max(start, end - size) : end].copy() for array in arrays)
+        rest = tuple(array[end:].copy() for array in arrays) if end < total else rest
+        del arrays
+        if len(last[0]):
+            yield last
     if rest is not None:
         yield rest

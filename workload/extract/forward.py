@@ -31,6 +31,7 @@ from workload.train import sharding
 from workload.train.config import MeshConfig
 from workload.train.sharding import BATCH, FSDP
 
+_OUTPUTS = 5  # on a chip at once: two that are computed, two that wait and one that is fetched
 PADDING = -1  # segment of positions without a token
 _WHOLE_SHARE = 0.5  # of a chip's memory that parameters may take to be on each one; the rest is for outputs
 
@@ -124,7 +125,7 @@ class Forward:
         """Compile (params, *`place`) -> Output.
 
         Raises:
-            HopelessError: a batch takes more than this machine's memory; for a TPU, compiling raises.
+            HopelessError: a batch takes more than the memory of a chip, or of this machine where that is it.
         """
         shapes = [(self.shape.rows, self.shape.length)] * 2
         if self.most_kept is not None:
@@ -138,12 +139,16 @@ class Forward:
             check_vma=False,
         )
         compiled = jax.jit(run).lower(self.params, *placed).compile()
-        analysis = compiled.memory_analysis() if jax.default_backend() == "cpu" else None
-        needed = analysis.temp_size_in_bytes if analysis else 0
-        if needed > (memory := os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")):
+        analysis, limit = compiled.memory_analysis(), sharding.memory_bytes(jax.local_devices()[0])
+        memory = limit or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        needed = analysis.temp_size_in_bytes + _OUTPUTS * analysis.output_size_in_bytes if analysis else 0
+        if analysis and jax.default_backend() != "tpu":  # whose temporaries include the arguments
+            needed += analysis.argument_size_in_bytes
+        if needed > memory:
             rows = f"a batch of {self.shape.rows} rows of {self.shape.length} tokens"
             fix = "make the streams with --max-tokens, lower extract.batch_tokens, or run it on a slice"
-            rule = f"{rows} takes {needed / 2**30:.0f} GiB; this machine has {memory / 2**30:.0f}"
+            where = "a chip" if limit else "this machine"
+            rule = f"{rows} takes {needed / 2**30:.1f} GiB; {where} has {memory / 2**30:.1f}"
             raise HopelessError(f"{rule}\n    fix: {fix}")
         return lambda *arguments: Output(*compiled(*arguments))
 

@@ -37,6 +37,7 @@ from workload.train.record import refuse_other
 IDENTITY = "config.json"
 WRITERS = 8  # shards that are hashed and written at once, each over a connection of its own
 _PROGRESS_EVERY_S = 10.0
+_NOTE_EVERY_S = 5.0  # Cloud Storage takes a write a second of an object
 
 
 @dataclass
@@ -76,6 +77,7 @@ class Extraction:
         progress: Callable[[str], None],
         heartbeat: Heartbeat | None = None,
         check: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
     ):
         """Check the settings against stream and weights, before any computation.
 
@@ -87,6 +89,7 @@ class Extraction:
             progress: receives lines about progress.
             heartbeat: of this worker, if it has one.
             check: raises TakenError if another start has taken the stream over.
+            clock: of the intervals between notes.
 
         Raises:
             WorkloadError: they don't fit together.
@@ -116,6 +119,7 @@ class Extraction:
         self._done_N = np.zeros(len(stream), bool)  # by document
         self._committing = threading.Lock()
         self._reported_s = 0.0
+        self._clock, self._noted_s = clock, clock()
 
     @property
     def worker(self) -> int:
@@ -148,7 +152,7 @@ class Extraction:
         for name in committed.keys() & names.keys():
             self._commit(by_number[names[name]], committed[name])
         missing = [part for part in self._ranges if part.number not in self._committed]
-        self._note()
+        self._write(self._note())
         chips = jax.local_device_count() if jax.default_backend() == "tpu" else 0
         self._progress(f"output: {self.estimate.text(chips)}")
         self._progress(f"{len(self._ranges)} shards, {len(self._committed)} there already")
@@ -165,6 +169,8 @@ class Extraction:
             begun = time.monotonic()
             run(((part, batch) for part in missing for batch in part.batches), summary.stages)
             summary.wall_s = time.monotonic() - begun
+            self._check()
+            self._write(self._note())
         done = [part for part in self._ranges if part.number in self._committed]
         summary.shards, summary.samples = len(done), sum(len(part.documents) for part in done)
         return summary
@@ -297,9 +303,13 @@ class Extraction:
                     summary.made += made
                     summary.taken += not made
                     self._commit(part, sum(map(len, raw)))
-                    self._check()  # a replaced worker must not write its progress
-                    self._note()
+                    note = self._note()
                     self._report(begun, already)
+                    if due := self._clock() >= self._noted_s + _NOTE_EVERY_S:
+                        self._noted_s = self._clock()
+                if due:  # while other threads commit
+                    self._check()  # a replaced worker must not write its progress
+                    self._write(note)
                 yield None
 
         return write
@@ -315,8 +325,8 @@ class Extraction:
             left_s = (time.monotonic() - begun) / max(1, done - already) * (total - done)
             self._progress(f"{done} of {total} shards, {left_s / 60:.0f} min left")
 
-    def _note(self) -> None:
-        """Write this worker's progress, for people; never read back."""
+    def _note(self) -> bytes:
+        """Return this worker's progress, for people; report it to the heartbeat."""
         count, total = int(self._done_N.sum()), len(self._stream)
         first_missing = total if count == total else int(self._done_N.argmin())
         worker = self._stream.about.number
@@ -338,5 +348,8 @@ class Extraction:
             shards=len(self._committed),
             size_bytes=sum(self._committed.values()),
         )
-        name = f"checkpoints/checkpoint_worker_{worker}.json"
-        self._store.write(name, (json.dumps(status, indent=2) + "\n").encode())
+        return (json.dumps(status, indent=2) + "\n").encode()
+
+    def _write(self, note: bytes) -> None:
+        """Store a note, which is never read back."""
+        self._store.write(f"checkpoints/checkpoint_worker_{self.worker}.json", note)

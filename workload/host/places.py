@@ -17,16 +17,18 @@ from workload.host.errors import MetadataError
 from workload.host.metadata import HostDescription
 
 _UNIT = Path("/etc/systemd/system/tpu-job.service")
+_CODE = Path("/var/lib/tpu/code.json")
 
 
 def installed(slices: tuple[str, ...]) -> str:
-    """Return a digest of the installed job: its unit, its bundle's environment, its slices.
+    """Return a digest of the installed job: its unit, its packages, its code, its slices.
 
-    Hosts take over a new job or bundle at their next boot, not all at once. Computed from the files
-    on the host, since the metadata may be newer.
+    Hosts take over a new job or bundle one by one. Computed from the files on the host, since the metadata
+    may be newer.
     """
     unit = _UNIT.read_text() if _UNIT.exists() else ""
-    facts = [unit, str(Path(sys.prefix).resolve()), *slices]
+    code = _CODE.read_text() if _CODE.exists() else "{}"  # as where code was taken away
+    facts = [unit, str(Path(sys.prefix).resolve()), code, *slices]
     return hashlib.sha256("\0".join(facts).encode()).hexdigest()[:16]
 
 

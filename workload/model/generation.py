@@ -40,20 +40,23 @@ class Generation:
 
     @classmethod
     def of_weights(cls, weights: Path) -> "Generation":
-        """Read the settings in a folder of Hugging Face weights."""
+        """Read the settings in a folder of Hugging Face weights; pass over what is of another kind."""
         ids: dict[str, list[int]] = {"bos_token_id": [], "eos_token_id": []}
         longest = 0
         for name in ("config.json", CONFIG):
             try:
                 content = json.loads((weights / name).read_text())
-            except (OSError, ValueError):
+            except (OSError, ValueError, RecursionError):
+                continue
+            if not isinstance(content, dict):
                 continue
             for key, tokens in ids.items():
                 known = content.get(key)
                 tokens += [
                     token for token in (known if isinstance(known, list) else [known]) if type(token) is int
                 ]
-            longest = max(longest, int(content.get("max_position_embeddings") or 0))
+            length = content.get("max_position_embeddings")
+            longest = max(longest, length) if type(length) is int else longest
         begins, ends = (tuple(dict.fromkeys(tokens)) for tokens in ids.values())
         return cls(begins, ends, longest)
 

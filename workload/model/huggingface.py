@@ -172,8 +172,8 @@ class Weights:
 def load(folder: Path, arch: Architecture, abstract: Params) -> Params:
     """Load the parameters in a folder; only the parts of local devices are read, in whole rows of the files.
 
-    A file's matrix is the transposed one: a matrix that is split along the columns of its file is read by
-    rows, and exchanged among the devices.
+    A matrix that is split along the columns of its file is read by rows, and exchanged among the devices;
+    zeros follow its rows where their number doesn't divide.
 
     Args:
         folder: of Hugging Face weights.
@@ -197,9 +197,27 @@ def load(folder: Path, arch: Architecture, abstract: Params) -> Params:
             parts = [_read_part(weights, tensor, tensor.name.format(n=n), index[1:]) for n in layers]
             return np.stack(parts).astype(shape.dtype)
 
-        place = _by_rows(tensor, shape)
-        read = jax.make_array_from_callback(shape.shape, place, part)
-        return read if place is shape.sharding else jax.device_put(read, shape.sharding, donate=True)
+        kept, rank, axis = shape.sharding, len(shape.shape), _cut_across(tensor, shape)
+        if axis is None:
+            return jax.make_array_from_callback(shape.shape, kept, part)
+        length, split = shape.shape[axis], kept.spec[-1]
+        more = -length % kept.mesh.shape[split]
+
+        def rows(index: Any) -> NDArray[Any]:
+            begin, end, _ = index[axis].indices(length + more)
+            held = slice(begin, min(end, length)) if begin < length else slice(0)
+            values = part((*index[:axis], held, *index[axis + 1 :]))
+            lacking = end - begin - values.shape[axis]
+            return np.pad(values, [(0, lacking * (n == axis)) for n in range(rank)]) if lacking else values
+
+        place = NamedSharding(kept.mesh, PartitionSpec(*[None] * axis, split))
+        padded = (*shape.shape[:axis], length + more, *shape.shape[axis + 1 :])
+        read = jax.make_array_from_callback(padded, place, rows)
+        exchanged: jax.Array = jax.device_put(read, kept, donate=True)
+        if more:
+            cut = jax.jit(jax.lax.slice_in_dim, static_argnums=(1, 2, 3, 4), out_shardings=kept)
+            exchanged = cut(exchanged, 0, length, 1, axis)
+        return exchanged
 
     loaded: Params = jax.tree_util.tree_map_with_path(leaf, abstract)
     return loaded
@@ -228,16 +246,12 @@ def digest(folder: Path) -> str:
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
-def _by_rows(tensor: Tensor, shape: jax.ShapeDtypeStruct) -> Any:
-    """Return the sharding by which a tensor is read in whole rows of its file, or the parameter's own."""
-    kept = shape.sharding
-    rank = len(shape.shape)
-    if not tensor.transposed or not isinstance(kept, NamedSharding) or len(kept.spec) != rank - 1:
-        return kept
-    split = kept.spec[-1]
-    if split is None or shape.shape[-1] % kept.mesh.shape[split]:
-        return kept
-    return NamedSharding(kept.mesh, PartitionSpec(*[None] * (rank - 1), split))
+def _cut_across(tensor: Tensor, shape: jax.ShapeDtypeStruct) -> int | None:
+    """Return the axis of a file's rows if the parameter is split along the file's columns."""
+    rows, columns = (-1, -2) if tensor.transposed else (-2, -1)
+    rank, kept = len(shape.shape), shape.sharding
+    split = isinstance(kept, NamedSharding) and rank > 1 and len(kept.spec) == rank + columns + 1
+    return rank + rows if split and kept.spec[-1] else None
 
 
 def _read_part(weights: Weights, tensor: Tensor, name: str, index: tuple[slice, ...]) -> NDArray[Any]:

@@ -37,6 +37,7 @@ _KEYS = _NEEDED | _OPTIONAL | {
     "tie_word_embeddings": "tie_embeddings",
     "query_pre_attn_scalar": "query_pre_attn_scalar",
 }  # fmt: skip
+_LONGEST = "max_position_embeddings"
 _OF_WINDOWS = ("sliding_window", "query_pre_attn_scalar")  # other families' files may have them, unused
 ROPE_KEYS = {
     "factor": "factor",
@@ -134,6 +135,9 @@ class _Reader:
             if self._content.get(key, value) not in (value, None):
                 rule = f"this decoder supports {json.dumps(value)} only"
                 self._report(key, self._content[key], rule, "use a model without it")
+        longest = self._content.get(_LONGEST)
+        if longest is not None and (type(longest) is not int or longest < 1):
+            self._report(_LONGEST, longest, "must be a whole number, at least 1")
 
     def _parsed(self, kind: Any, keys: Mapping[str, str], settings: Mapping[str, Any], prefix: str) -> Any:
         fields = fields_of(kind)
@@ -232,7 +236,7 @@ class _Reader:
         for key in ("beta_fast", "beta_slow"):
             if settings.get(key, 0) is None:
                 del settings[key]
-        longest = self._content.get("max_position_embeddings", 8192)
+        longest = self._content.get(_LONGEST, 8192)
         if kind == "linear":
             settings.pop("original_max_position_embeddings", None)
         elif own := self._content.get("original_max_position_embeddings"):

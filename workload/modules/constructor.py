@@ -39,6 +39,9 @@ class Constructor:
         self._config = config
         self._sources = {str(path) for path in source.files(config.module).values()}
         self.make = self._imported()
+        if not self._sources:
+            rule = "its source isn't found, so that a change of it would go unnoticed"
+            raise refusal(self.problem(rule, "put it into a file or folder of its own name, not an archive"))
         arguments = _parameters(self.make)
         self.takes = {name for name in _GIVEN if name in arguments}
         self.linen = isinstance(self.make, type) and issubclass(self.make, linen.Module)

@@ -8,6 +8,7 @@ else the module holds is constant: its arrays are computed where they are used.
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -77,6 +78,7 @@ class UserModule:
         self.annotations: dict[tuple[str, ...], PartitionSpec] = {
             _names(path): variable.get_value() for path, variable in specs
         }
+        self._require_floating()
         self._require_result()
 
     @property
@@ -115,6 +117,14 @@ class UserModule:
         logits_BxLxV = self._call(model, examples, trains).astype(jnp.float32)
         losses_BxL = optax.softmax_cross_entropy_with_integer_labels(logits_BxLxV, examples["targets"])
         return jnp.sum(losses_BxL * examples["counted"]), jnp.sum(examples["counted"])
+
+    def differentiated(
+        self, frozen: Params, params: Params, batch: Mapping[str, Array], key: Array
+    ) -> tuple[tuple[Array, Array], Params]:
+        """Return `sums` of training and their gradients by `params`, in float32."""
+        differentiate = jax.value_and_grad(partial(self.sums, trains=True), argnums=1, has_aux=True)
+        sums, gradients = differentiate(frozen, params, batch, key)
+        return sums, jax.tree.map(lambda gradient: gradient.astype(jnp.float32), gradients)
 
     def _layers(self) -> list[str]:
         """Return the layers that get an adapter. Raises ConfigError for targets that match none."""
@@ -220,8 +230,22 @@ class UserModule:
         if problems:
             raise refusal(*problems)
 
+    def _require_floating(self) -> None:
+        """Raise for trained parameters that have no gradient."""
+        problems, fix = [], "create it in a floating dtype, or keep a constant as a plain array"
+        for path, leaf in jax.tree_util.tree_leaves_with_path(self.params):
+            if not jnp.issubdtype(leaf.dtype, jnp.floating):
+                name = jax.tree_util.keystr(path, simple=True, separator=".")
+                rule = f"its parameter {name} is {leaf.dtype.name}, which has no gradient"
+                problems.append(self._made.problem(rule, fix))
+        if problems:
+            raise refusal(*problems)
+
     def _require_result(self) -> None:
-        """Raise unless the module returns logits, or its loss two numbers, and leaves its variables alone."""
+        """Raise unless the module returns logits, or its loss two numbers, and leaves its variables alone.
+
+        Its gradient must exist too: a callback of the host, for one, has none.
+        """
         B, L = self._inputs.batch_size, self._inputs.length
         rows = jax.ShapeDtypeStruct((B, L + 1), jnp.int32)
         changed: list[str] = []
@@ -258,6 +282,11 @@ class UserModule:
             )
         if problems:
             raise refusal(*problems)
+        batch = {"tokens_BxL1": rows, "segments_BxL1": rows}
+        self._made.tried(
+            "its gradient",
+            lambda: jax.eval_shape(self.differentiated, self.frozen, self.params, batch, jax.random.key(0)),
+        )
 
 
 def _examples(batch: Mapping[str, Array]) -> dict[str, Array]:

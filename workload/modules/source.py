@@ -5,9 +5,10 @@ A run of a module continues with the same sources only: their sha256 is a part o
 
 import ast
 import hashlib
+import importlib.util
 import sys
 from collections.abc import Iterator
-from importlib.machinery import PathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
 _INSTALLED = ("site-packages", "dist-packages")
@@ -23,7 +24,7 @@ def files(name: str) -> dict[str, Path]:
     """
     module = name.partition(":")[0]
     top = module.partition(".")[0]
-    spec = PathFinder.find_spec(top, [str(Path.cwd()), *sys.path])
+    spec = PathFinder.find_spec(top, [str(Path.cwd()), *sys.path]) or _installed(top)
     # A package has folders, even one without __init__.py.
     folders = list(spec.submodule_search_locations or ()) if spec else []
     if not spec or not (folders or spec.origin):
@@ -40,6 +41,15 @@ def files(name: str) -> dict[str, Path]:
                 known[relative] = file
                 desired += _imports(file, root)
     return dict(sorted(known.items()))
+
+
+def _installed(top: str) -> ModuleSpec | None:
+    """Return what another finder knows, such as that of an editable install."""
+    try:
+        spec = importlib.util.find_spec(top)
+    except ValueError:  # of `__main__`
+        return None
+    return spec if spec and (spec.has_location or spec.submodule_search_locations) else None
 
 
 def digest(name: str) -> str:

@@ -20,12 +20,13 @@ from typing import TYPE_CHECKING, Any
 
 from workload import print_progress
 from workload.errors import WorkloadError
+from workload.model.kernels import tokamax_version
 from workload.modules import source as module_source
 from workload.modules.config import ModuleConfig
 from workload.preflight.hlo import HloProgram
 from workload.preflight.quiet import quiet
 from workload.preflight.schedule import Collective, Rates, Schedule
-from workload.preflight.slices import GIB, Slices
+from workload.preflight.slices import CHIP, GIB, Slices
 from workload.train.config import Config
 
 if TYPE_CHECKING:  # JAX is imported once its environment is set
@@ -112,7 +113,7 @@ def cache_folder() -> Path:
 
 
 def key(config: Config, slices: Slices) -> str:
-    """Return the cache key: a digest of step, slice, compiler and this package's sources."""
+    """Return the cache key: a digest of step, slice, chip, compiler and this package's sources."""
     source = hashlib.sha256()
     package = Path(__file__).parents[1]
     steps = ("module_step", "lora_step", "step")
@@ -133,6 +134,8 @@ def key(config: Config, slices: Slices) -> str:
         "length": config.data.sequence_length,
         "batch": [config.train.batch_size, config.train.accumulate],
         "slices": asdict(slices),
+        "chip": asdict(CHIP),
+        "tokamax": tokamax_version(),
         "compiler": compiler_versions(),
         "source": source.hexdigest(),
     }

@@ -156,7 +156,9 @@ class Config:
         The path of the data is left out: its manifest's sha256 is compared instead.
         """
         identity = {name: asdict(getattr(self, name)) for name in ("model", "data", "optimizer", "train")}
-        del identity["data"]["path"], identity["train"]["accumulate"]
+        del identity["data"]["path"]
+        if not isinstance(self.model, ModuleConfig):  # whose dropout differs between the parts of a batch
+            del identity["train"]["accumulate"]
         identity["compute"] = {"dtype": self.compute.dtype, "reduce_dtype": self.compute.reduce_dtype}
         if sources := identity["data"].pop("sources"):
             identity["data"]["weights"] = [source["weight"] for source in sources]

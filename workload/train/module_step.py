@@ -8,7 +8,6 @@ function of (seed, step), so that a repeated step has the same bits.
 
 import math
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 import jax
@@ -109,12 +108,11 @@ class ModuleStep(TrainStep):
     def _gradients(self, frozen: Params, state: State, batch: Batch) -> tuple[Array, Array, Params]:
         parts = self.config.train.accumulate
         key = self._key(optimizer.finished(state["opt_state"]) + 1)
-        differentiate = jax.value_and_grad(partial(self.module.sums, trains=True), argnums=1, has_aux=True)
         # Each part has examples of every device.
         pieces = {name: x.reshape(-1, parts, x.shape[1]).swapaxes(0, 1) for name, x in batch.items()}
         keys = key[None] if parts == 1 else jax.random.split(key, parts)
         (total, count), gradients = summed(
-            lambda piece: differentiate(frozen, state["params"], *piece), (pieces, keys), parts
+            lambda piece: self.module.differentiated(frozen, state["params"], *piece), (pieces, keys), parts
         )
         return total, count, gradients
 

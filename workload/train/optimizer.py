@@ -4,6 +4,7 @@
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax  # type: ignore[import-untyped]
 from jax import Array
@@ -37,9 +38,12 @@ def learning_rates(config: Config) -> NDArray[np.float32]:
 
 
 def build(config: Config) -> optax.GradientTransformation:
-    """Create the optimizer of a run."""
+    """Create the optimizer of a run; its state is float32 whatever the parameters are, as their gradients."""
     update = optax_names.create(config.optimizer, schedule(config), _decayed)
-    return optax.chain(optax.clip_by_global_norm(config.optimizer.clip_norm), update)
+    made = optax.chain(optax.clip_by_global_norm(config.optimizer.clip_norm), update)
+    return optax.GradientTransformation(
+        lambda params: made.init(optax.tree.cast(params, jnp.float32)), made.update
+    )
 
 
 def state_bytes(config: Config, params: Any) -> int:

@@ -11,6 +11,9 @@ from dataclasses import asdict
 from importlib.metadata import version
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+
 from settings_schema import foreign
 from workload.data.tokenizers import BESIDE
 from workload.data.tokens import Examples
@@ -64,15 +67,23 @@ class RunRecord:
             "slices": step.slices,
             "compiler": f"jaxlib {version('jaxlib')}, {chip.client.platform_version}",
         }
-        if isinstance(config.model, ModuleConfig):
-            program["flax"] = version("flax")
+        used = {
+            "optax": True,
+            "flax": isinstance(config.model, ModuleConfig),
+            "qwix": config.lora.rank or config.compute.products == "int8",
+            "tokamax": step.attention == "tokamax",
+        }
+        program |= {package: version(package) for package, uses in used.items() if uses}
         if chip.platform == "tpu":  # chosen by the program: another version may choose otherwise
             program |= {"kernel": step.attention, "rings": [len(ring[0]) for ring in rings(step.mesh)]}
+        # Earlier versions kept moments in the dtypes of a module's parameters.
+        narrow = any(leaf.dtype != jnp.float32 for leaf in jax.tree.leaves(step.state["params"]))
+        moments = {"moments": "float32"} if narrow else {}
         mesh = {name: int(size) for name, size in step.mesh.shape.items()}
         self._config, self._cluster, self._dataset, self._step = config, cluster, dataset, step
         # `exact`: settings that determine the losses; `rounding`: settings that change only their rounding.
         self._written: dict[str, Any] = {
-            "exact": {**config.identity(), "tokens": dataset.manifest.sha256, **_source(config)},
+            "exact": {**config.identity(), "tokens": dataset.manifest.sha256, **_source(config), **moments},
             "rounding": {**config.arithmetic(), "mesh": mesh, **program},
         }
 
@@ -117,6 +128,8 @@ class RunRecord:
             if "module" not in (model := foreign.group(stored["exact"], "model")):
                 variants = asdict(Architecture())  # some were added since
                 stored["exact"]["model"] = variants | model
+            elif accumulate := stored["rounding"].get("accumulate"):  # where older records have it alone
+                stored["exact"].setdefault("train", {}).setdefault("accumulate", accumulate)
         except MissingObjectError:
             self._identify_base({})
             if self._config.train.init_from:  # before the run's name is bound to these weights

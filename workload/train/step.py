@@ -42,6 +42,9 @@ class Step(TrainStep):
         self.attention, self.attention_reason = kernels.choose(
             config.compute.attention, platform, config.data.sequence_length, config.compute.dtype
         )
+        if config.compute.max_logit and self.attention != "tokamax":
+            unused = f"compute.max_logit = {config.compute.max_logit:g} does nothing without tokamax's kernel"
+            self.attention_reason += f"; {unused}"
 
     def first_params(self) -> Params:
         """Read this worker's parts of the weights of train.init_from, or draw each device's values on it."""

@@ -14,10 +14,10 @@ from infra.layers.storage.names import service_account_email
 from infra.layers.storage.outputs import StorageOutputs
 from infra.layers.storage.settings import StorageSettings
 from infra.layers.tpu import bundle
-from infra.layers.tpu.backend import SliceResources
 from infra.layers.tpu.mark import StackMark
 from infra.layers.tpu.metadata import metadata
 from infra.layers.tpu.outputs import TpuOutputs
+from infra.layers.tpu.request import SliceResources
 from infra.layers.tpu.slice import TpuSlice
 from infra.settings.schema import Settings
 from infra.slices import preflight

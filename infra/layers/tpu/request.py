@@ -1,22 +1,42 @@
 """A node as the TPU API accepts it.
 
-`V2VmBackend` gives it to Pulumi for named slices, `fleet` sends it for a fleet's members.
+`v2_vm` gives it to Pulumi for named slices, `fleet` sends it for a fleet's members.
 https://cloud.google.com/tpu/docs/reference/rest/v2/projects.locations.nodes#Node
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from google_facts.scopes import EVERYTHING
 from infra.layers.data.names import disk_id, disk_name
 from infra.layers.network.names import network_id, slice_tags, subnet_id
 from infra.layers.storage.names import service_account_email, steps_bucket
 from infra.layers.storage.settings import StorageSettings
-from infra.layers.tpu.backend import SliceResources
 from infra.layers.tpu.metadata import metadata
 from infra.settings.schema import GcpSettings, Settings
 from infra.slices.nodes import Node
 from infra.slices.settings import TpuSettings
+
+if TYPE_CHECKING:
+    import pulumi  # slow to import, and needed by programs alone
+
+
+@dataclass(frozen=True)
+class SliceResources:
+    """Resources that a slice uses, as ids `projects/…` (other spellings would replace it on every up).
+
+    `acting`: what a node waits for before it is made.
+    """
+
+    network_id: pulumi.Input[str]
+    subnet_id: pulumi.Input[str]
+    data_disk_id: pulumi.Input[str] | None
+    service_account_email: pulumi.Input[str]
+    secure_boot: bool
+    acting: pulumi.ResourceHookBinding | None = None
 
 
 def request(

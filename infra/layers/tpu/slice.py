@@ -5,8 +5,8 @@ from typing import Any
 
 import pulumi
 
-from infra.layers.tpu.backend import Backend, SliceResources
-from infra.layers.tpu.v2_vm import V2VmBackend
+from infra.layers.tpu.request import SliceResources
+from infra.layers.tpu.v2_vm import v2_vm
 from infra.settings.schema import LOGIN, SSH
 from infra.slices.names import BOOT_LOG, JOB_UNIT, LOG, SLICE_TYPE
 from infra.slices.nodes import Node
@@ -25,15 +25,15 @@ class TpuSlice(pulumi.ComponentResource):
         node: Node,
         place: SliceResources,
         metadata: Mapping[str, Any],
-        backend: Backend | None = None,
         opts: pulumi.ResourceOptions | None = None,
     ):
         super().__init__(SLICE_TYPE, node.name, None, opts)
         self.node = node
-        created = (backend or V2VmBackend()).create(
-            node, place, metadata, pulumi.ResourceOptions(parent=self)
+        self.resource = vm = v2_vm(node, place, metadata, parent=self)
+        self.state = vm.state
+        self.addresses = vm.network_endpoints.apply(
+            lambda endpoints: [endpoint.ip_address or "" for endpoint in endpoints or ()]
         )
-        self.state, self.addresses, self.resource = created.state, created.addresses, created.resource
         self.register_outputs({})
 
     def outputs(self, project: str, bucket: pulumi.Output[str]) -> dict[str, Any]:

@@ -7,8 +7,7 @@ from typing import Any
 import pulumi
 import pulumi_gcp as gcp
 
-from infra.layers.tpu.backend import Created, SliceResources
-from infra.layers.tpu.request import request
+from infra.layers.tpu.request import SliceResources, request
 from infra.slices.nodes import Node
 
 _SNAKE = re.compile("[A-Z]")
@@ -22,35 +21,23 @@ def timeouts(hosts: int) -> pulumi.CustomTimeouts:
     return pulumi.CustomTimeouts(create=f"{20 + 40 * (hosts - 1) // 63}m", update="30m", delete="30m")
 
 
-class V2VmBackend:
-    """A backend that creates nodes through Pulumi."""
-
-    def create(
-        self, node: Node, place: SliceResources, metadata: Mapping[str, Any], opts: pulumi.ResourceOptions
-    ) -> Created:
-        """Declare the node. Labels, metadata and description change in place; all else replaces it."""
-        vm = gcp.tpu.V2Vm(
-            node.name,
-            name=node.name,
-            zone=node.zone,
-            **_arguments(request(node, place, metadata, {**node.labels, "slice": node.slice})),
-            opts=pulumi.ResourceOptions.merge(
-                opts,
-                # A node keeps its name, so the old one must go before the new one comes.
-                pulumi.ResourceOptions(
-                    delete_before_replace=True,
-                    custom_timeouts=timeouts(node.kind.hosts),
-                    hooks=place.acting,
-                ),
-            ),
-        )
-        return Created(
-            state=vm.state,
-            addresses=vm.network_endpoints.apply(
-                lambda endpoints: [endpoint.ip_address or "" for endpoint in endpoints or ()]
-            ),
-            resource=vm,
-        )
+def v2_vm(
+    node: Node, place: SliceResources, metadata: Mapping[str, Any], parent: pulumi.Resource
+) -> gcp.tpu.V2Vm:
+    """Declare the node. Labels, metadata and description change in place; all else replaces it."""
+    return gcp.tpu.V2Vm(
+        node.name,
+        name=node.name,
+        zone=node.zone,
+        **_arguments(request(node, place, metadata, {**node.labels, "slice": node.slice})),
+        opts=pulumi.ResourceOptions(
+            parent=parent,
+            # A node keeps its name, so the old one must go before the new one comes.
+            delete_before_replace=True,
+            custom_timeouts=timeouts(node.kind.hosts),
+            hooks=place.acting,
+        ),
+    )
 
 
 def _arguments(body: Any) -> dict[str, Any]:

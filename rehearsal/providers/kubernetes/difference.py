@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from typing import Any
 
@@ -128,22 +128,19 @@ def pruned(live: Any, shape: Any) -> Any:
     return live
 
 
-def differences(
-    old: Mapping[str, Any], new: Mapping[str, Any], mutable: Sequence[str] = (), ignored: Sequence[str] = ()
-) -> list[Difference]:
-    """Return the differences. `mutable`: kinds among ConfigMap and Secret whose data is changed in place."""
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Difference]:
+    """Return the differences. The data of a ConfigMap or Secret isn't changed in place."""
     replaced = [".metadata.name", ".metadata.namespace"]
     kind = str(new.get("kind"))
-    if kind in ("ConfigMap", "Secret") and (kind not in mutable or new.get("immutable")):
+    if kind in ("ConfigMap", "Secret"):
         replaced += [".type", ".data"] if kind == "Secret" else [".binaryData", ".data"]
     replaced += _REPLACED.get((group_of(str(new.get("apiVersion"))), kind), ())
     changes = []
     for path, what in _compare((), old, new, is_built_in(str(new.get("apiVersion")))):
         text = "".join(_step(key) for key in path).removeprefix(".")
-        if not any(text == path or text.startswith((f"{path}.", f"{path}[")) for path in ignored):
-            place = "".join("[*]" if isinstance(key, int) else f".{key}" for key in path)
-            replaces = any(place == path or place.startswith((f"{path}.", f"{path}[")) for path in replaced)
-            changes.append(Difference(text, text, what, replaces))
+        place = "".join("[*]" if isinstance(key, int) else f".{key}" for key in path)
+        replaces = any(place == path or place.startswith((f"{path}.", f"{path}[")) for path in replaced)
+        changes.append(Difference(text, text, what, replaces))
     return changes
 
 

@@ -43,17 +43,5 @@ def write(api: Api, live: Object, entries: Sequence[Mapping[str, Any]]) -> None:
     api.request("PATCH", api.path(live), patch, "application/json-patch+json")
 
 
-def leave(manager: Object, live: Object, path: str) -> None:
-    """Declare at `path` (names with dots) what is there, so that applying changes nothing there."""
-    *parents, last = path.split(".")
-    for key in parents:
-        if not isinstance(live.get(key), Mapping):
-            return
-        manager[key] = dict(manager.get(key) or {})
-        live, manager = live[key], manager[key]
-    if last in live:
-        manager[last] = live[last]
-
-
 def _merged(base: Mapping[str, Any], addition: Mapping[str, Any]) -> dict[str, Any]:
     return {**base, **{key: _merged(base.get(key, {}), value) for key, value in addition.items()}}

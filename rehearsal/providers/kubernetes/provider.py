@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import secrets
 import threading
 import time
@@ -25,9 +24,7 @@ _POLL_S = 0.5
 _TIMEOUT_S = 600.0
 _CREATOR = "pulumi-kubernetes"  # the field manager of what is created: no server-side apply yet
 _MANAGER, _VERSION = "__fieldManager", "__initialApiVersion"
-_AUTONAMED, _FORCE, _SKIP = "pulumi.com/autonamed", "pulumi.com/patchForce", "pulumi.com/skipAwait"
-_TIMEOUT, _PROPAGATION = "pulumi.com/timeoutSeconds", "pulumi.com/deletionPropagationPolicy"
-_ANNOTATIONS = {_AUTONAMED, _FORCE, _SKIP, _TIMEOUT, _PROPAGATION, "pulumi.com/waitFor"}
+_SKIP = "pulumi.com/skipAwait"
 _NOT_DECLARED = ("status", "id", _MANAGER, _VERSION)
 _CONTROLLERS = ("deployment.kubernetes.io/revision", "kubectl.kubernetes.io/last-applied-configuration")
 # Whose deletion isn't waited for with pulumi.com/skipAwait.
@@ -67,7 +64,7 @@ class Provider:
     def check(
         self, token: str, news: Mapping[str, Any], olds: Mapping[str, Any], name: str, seed: bytes
     ) -> Checked:
-        """Return the object to send, with a name and a namespace."""
+        """Return the object to send, with a namespace."""
         version, kind = _kind(token)
         manifest = difference.normalized(difference.declared(news))
         failures = [
@@ -77,7 +74,7 @@ class Provider:
         ]
         meta = manifest.setdefault("metadata", {})
         if isinstance(meta, dict):
-            failures += self._check_metadata(manifest, meta, olds, name, seed)
+            failures += self._check_metadata(manifest, meta)
         if reason := waiting.unsupported(manifest):
             failures.append(("metadata.annotations", reason))
         if kind == "CustomResourceDefinition" and not has_unknown(spec := manifest.get("spec") or {}):
@@ -85,24 +82,17 @@ class Provider:
             self._scopes[defined] = spec.get("scope") == "Namespaced"
         return Checked(_with_secrets(manifest), failures)
 
-    def _check_metadata(
-        self, manifest: Object, meta: Object, olds: Mapping[str, Any], name: str, seed: bytes
-    ) -> list[tuple[str, str]]:
+    def _check_metadata(self, manifest: Object, meta: Object) -> list[tuple[str, str]]:
         failures = []
-        if meta.get("generateName"):
-            failures.append(("metadata.generateName", "metadata.generateName isn't there with apply"))
-        if not meta.get("name"):
-            before = olds["metadata"]["name"] if annotation(olds, _AUTONAMED) == "true" else ""
-            meta["name"] = before or f"{name}-{hashlib.sha256(seed + name.encode()).hexdigest()[:8]}"
-            meta["annotations"] = {**(meta.get("annotations") or {}), _AUTONAMED: "true"}
-        given = meta["name"]
-        if given is not UNKNOWN and (given in (".", "..") or {*"/%"} & {*str(given)}):
+        if not (given := meta.get("name")):
+            failures.append(("metadata.name", "metadata.name isn't given, and the stand-in makes none"))
+        elif given is not UNKNOWN and (given in (".", "..") or {*"/%"} & {*str(given)}):
             failures.append(("metadata.name", f"metadata.name is {given!r}: a name has no / and no %"))
         if not meta.get("namespace") and self._settings.api and self._namespaced(manifest):
             meta["namespace"] = self._settings.namespace
         notes = meta.get("annotations")
         for key in sorted(notes) if isinstance(notes, Mapping) else ():
-            if key.startswith("pulumi.com/") and key not in _ANNOTATIONS:
+            if key.startswith("pulumi.com/") and key != _SKIP:
                 failures.append(("metadata.annotations", f"the stand-in doesn't know the annotation {key}"))
         return failures
 
@@ -115,6 +105,8 @@ class Provider:
         before: Mapping[str, Any] | None = None,
     ) -> Diff:
         """Return the declared fields of the last seen object that differ from the new declaration."""
+        if ignored:
+            raise UnsupportedError(f"the stand-in doesn't know ignoreChanges: {', '.join(ignored)}")
         live, new = difference.declared(state), difference.normalized(news)
         old = difference.pruned(live, difference.normalized(before or {}))
         old |= {"apiVersion": live.get("apiVersion"), "kind": live.get("kind")}
@@ -127,13 +119,13 @@ class Provider:
                 old["metadata"].pop("namespace", None)
                 new["metadata"].pop("namespace", None)
             old["metadata"]["name"] = live["metadata"]["name"]
-        differences = difference.differences(old, new, self._settings.mutable(), ignored)
+        differences = difference.differences(old, new)
         meta = new.get("metadata")
         same_place = isinstance(meta, Mapping) and all(
             meta.get(key) == live["metadata"].get(key) for key in ("name", "namespace")
         )
         replaced = any(manifest.replaces for manifest in differences)
-        return Diff(differences, replaced and same_place and annotation(new, _AUTONAMED) != "true")
+        return Diff(differences, replaced and same_place)
 
     # What happens to an object
 
@@ -144,9 +136,9 @@ class Provider:
         manifest, manager = dict(inputs), f"{_CREATOR}-{secrets.token_hex(4)}"
         if preview and not self._can_preview(manifest):
             return "", _with_secrets(manifest)
-        deadline = self._deadline(manifest, timeout_s)
+        deadline = _deadline(timeout_s)
         try:
-            live = self._make(self._reached(), manifest, manager, preview)
+            live = self._make(self._reached(), manifest, preview)
         except ApiServerError as error:
             nowhere = error.status == _GONE and 'namespaces "' in str(error)
             if preview and (nowhere or error.status == requests.codes.forbidden or _exists(error)):
@@ -172,7 +164,7 @@ class Provider:
         self, token: str, id_: str, state: Mapping[str, Any], *, timeout_s: float = 0
     ) -> dict[str, Any] | None:
         """Return the current object; None if it, or its kind, is gone."""
-        if not self._settings.api and self._settings.flag("deleteUnreachable"):
+        if not self._settings.api and self._settings.delete_unreachable:
             return None
         version, kind = (state["apiVersion"], state["kind"]) if state else _kind(token)
         namespace, _, name = id_.rpartition("/")
@@ -199,13 +191,13 @@ class Provider:
         manifest, manager = difference.normalized(news), state[_MANAGER]
         if preview and not self._can_preview(manifest):
             return _with_secrets(manifest)
-        api, deadline = self._reached(), self._deadline(manifest, timeout_s)
+        api, deadline = self._reached(), _deadline(timeout_s)
         namespace, _, name = id_.rpartition("/")
         place = (manifest["apiVersion"], manifest["kind"], name, namespace)
         if (live := api.get(*place)) is None:
             raise StandInError(f"{_label(manifest)} isn't there any more", "pulumi refresh")
         try:
-            live = self._change(api, manifest, live, manager, ignored, preview)
+            live = self._change(api, manifest, live, manager, preview)
             if not preview:
                 live = self._await(live, deadline)
         except KubernetesError as error:
@@ -222,14 +214,11 @@ class Provider:
 
     def delete(self, token: str, id_: str, state: Mapping[str, Any], *, timeout_s: float = 0) -> None:
         """Delete an object and what it owns, and wait until it is gone."""
-        if not self._settings.api and self._settings.flag("deleteUnreachable"):
+        if not self._settings.api and self._settings.delete_unreachable:
             return
         api, manifest = self._reached(), difference.declared(state)
-        policy = annotation(manifest, _PROPAGATION).lower()
-        propagation = policy.capitalize() if policy in ("orphan", "background") else "Foreground"
         try:
-            path = api.path(manifest)
-            current = api.delete(path, propagation=propagation)
+            current = api.delete(api.path(manifest), propagation="Foreground")
         except UnknownKindError:
             return
         if not current or (annotation(manifest, _SKIP) == "true" and manifest["kind"] in _SKIPPED):
@@ -245,7 +234,7 @@ class Provider:
             return live is None or "deletionTimestamp" not in live["metadata"]
 
         try:
-            self._until(gone, self._deadline(manifest, timeout_s))
+            self._until(gone, _deadline(timeout_s))
         except TimeoutError:
             why = f": its finalizers may hold it: {', '.join(left)}" if left else ""
             raise StandInError(f"{_label(manifest)} is still there after its deletion{why}") from None
@@ -273,13 +262,10 @@ class Provider:
 
     # Steps
 
-    def _make(self, api: Api, manifest: Object, manager: str, preview: bool) -> Object:
+    def _make(self, api: Api, manifest: Object, preview: bool) -> Object:
         dry = {"dryRun": "All"} if preview else {}
         for pause_s in (*_RETRIES_S, 0.0):
             try:
-                if self._settings.flag("upsertExistingObjects"):
-                    force = preview or self._forced(manifest)
-                    return api.apply(manifest, manager, force=force, dry=preview)
                 return api.create(manifest, fieldManager=_CREATOR, **dry)
             except (UnknownKindError, ApiServerError) as error:
                 missing = isinstance(error, UnknownKindError) or error.status == _GONE
@@ -288,9 +274,7 @@ class Provider:
             self._pause(pause_s)
         raise AssertionError("the last attempt returns or raises")
 
-    def _change(
-        self, api: Api, manifest: Object, live: Object, manager: str, ignored: Sequence[str], preview: bool
-    ) -> Object:
+    def _change(self, api: Api, manifest: Object, live: Object, manager: str, preview: bool) -> Object:
         if manifest["kind"] == "CustomResourceDefinition":
             meta = {**manifest["metadata"], "resourceVersion": live["metadata"]["resourceVersion"]}
             query = {"fieldManager": manager, **({"dryRun": "All"} if preview else {})}
@@ -298,14 +282,9 @@ class Provider:
         taken = owners.taken_over(live["metadata"].get("managedFields") or [], manager)
         if taken is not None and not preview:
             owners.write(api, live, taken)
-        for path in ignored:
-            owners.leave(manifest, live, path)
         unowned = not live["metadata"].get("managedFields")
-        force = self._forced(manifest) or unowned or (preview and taken is not None)
+        force = unowned or (preview and taken is not None)
         return api.apply(manifest, manager, force=force, dry=preview)
-
-    def _forced(self, manifest: Object) -> bool:
-        return annotation(manifest, _FORCE) == "true" or self._settings.flag("enablePatchForce")
 
     def _await(self, live: Object, deadline: float) -> Object:
         """Return the object once it is ready; KubernetesError names its missing conditions."""
@@ -345,10 +324,6 @@ class Provider:
         if self._stopping.wait(seconds):
             raise KubernetesError("the wait was cancelled")
 
-    def _deadline(self, manifest: Mapping[str, Any], timeout_s: float) -> float:
-        noted = annotation(manifest, _TIMEOUT)
-        return time.monotonic() + (timeout_s or (float(noted) if noted.isdecimal() else _TIMEOUT_S))
-
     # What is known of the cluster
 
     def _reached(self) -> Api:
@@ -380,14 +355,12 @@ class Provider:
             return True
 
 
-_ADOPT = (
-    "take it into the state with `pulumi import`, or set upsertExistingObjects on the provider;"
-    " for a resource that was renamed, give it an alias"
-)
-_OWNERS = (
-    "somebody else owns what this would change: take it out of the program, or take it over with the"
-    f' annotation {_FORCE}: "true"'
-)
+_ADOPT = "take it into the state with `pulumi import`; for a resource that was renamed, give it an alias"
+_OWNERS = "somebody else owns what this would change: take it out of the program"
+
+
+def _deadline(timeout_s: float) -> float:
+    return time.monotonic() + (timeout_s or _TIMEOUT_S)
 
 
 def _kind(token: str) -> tuple[str, str]:

@@ -11,17 +11,9 @@ from rehearsal.kubernetes.plane import kubeconfig
 from rehearsal.kubernetes.plane.api import Api
 from rehearsal.providers.plugin.values import UNKNOWN
 
-# Flags by the variable that the official provider reads where they aren't given.
-_FLAGS = {
-    "deleteUnreachable": "PULUMI_K8S_DELETE_UNREACHABLE",
-    "enablePatchForce": "PULUMI_K8S_ENABLE_PATCH_FORCE",
-    "enableConfigMapMutable": "PULUMI_K8S_ENABLE_CONFIGMAP_MUTABLE",
-    "enableSecretMutable": "PULUMI_K8S_ENABLE_SECRET_MUTABLE",
-    "upsertExistingObjects": "PULUMI_K8S_UPSERT_EXISTING_OBJECTS",
-}
 _CLUSTER = ("kubeconfig", "context", "cluster")
 _KNOWN = {
-    *_FLAGS, *_CLUSTER, "namespace", "clusterIdentifier", "enableServerSideApply",
+    "deleteUnreachable", *_CLUSTER, "namespace", "clusterIdentifier", "enableServerSideApply",
     # Accepted and without effect here: there are no such warnings.
     "suppressDeprecationWarnings", "suppressHelmHookWarnings", "version", "pluginDownloadURL",
 }  # fmt: skip
@@ -33,10 +25,10 @@ class Settings:
 
     def __init__(self, given: Mapping[str, Any] | None, environ: Mapping[str, str] = os.environ) -> None:
         """`given`: None before there are settings."""
-        self._flags = {
-            name: _true(environ.get(variable) if (given or {}).get(name) is None else (given or {})[name])
-            for name, variable in _FLAGS.items()
-        }
+        flag = (given or {}).get("deleteUnreachable")
+        self.delete_unreachable = _true(
+            environ.get("PULUMI_K8S_DELETE_UNREACHABLE") if flag is None else flag
+        )
         self.namespace = ""
         self.api: Api | None = None
         self.unreachable = "the provider isn't configured yet"
@@ -50,15 +42,6 @@ class Settings:
             self.api, self.unreachable = api, ""
         except KubernetesError as error:
             self.unreachable = str(error)
-
-    def flag(self, name: str) -> bool:
-        """Return True if a flag is set."""
-        return self._flags[name]
-
-    def mutable(self) -> list[str]:
-        """Kinds whose data is changed in place."""
-        names = {"ConfigMap": "enableConfigMapMutable", "Secret": "enableSecretMutable"}
-        return [kind for kind, name in names.items() if self._flags[name]]
 
 
 def unknown(given: Mapping[str, Any]) -> list[str]:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from rehearsal.kubernetes.errors import KubernetesError
 from rehearsal.kubernetes.plane.api import Api, Object
-
-_WAIT_FOR = "pulumi.com/waitFor"
 
 
 class FailedError(KubernetesError):
@@ -28,24 +25,16 @@ def unsupported(manifest: Mapping[str, Any]) -> str:
     """Return the reason why readiness of an object can't be determined; empty if it can."""
     if annotation(manifest, "pulumi.com/skipAwait") == "true":
         return ""
-    if not all(entry.startswith("condition=") for entry in _wait_for(manifest)):
-        return f"{_WAIT_FOR}: the stand-in knows `condition=TYPE` and `condition=TYPE=STATUS` only"
     kind = _key(manifest)
-    if not _wait_for(manifest) and (
-        kind in _UNKNOWN or manifest.get("type") == "kubernetes.io/service-account-token"
-    ):
+    if kind in _UNKNOWN or manifest.get("type") == "kubernetes.io/service-account-token":
         return f"the stand-in doesn't know when a {kind[1]} is ready; pulumi.com/skipAwait does without"
     return ""
 
 
 def missing(api: Api, manifest: Object) -> list[str]:
-    """Return the object's missing condition; FailedError if it can never be met."""
+    """Return the object's missing conditions."""
     if annotation(manifest, "pulumi.com/skipAwait") == "true":
         return []
-    if desired := _wait_for(manifest):
-        pairs = [entry.removeprefix("condition=").partition("=") for entry in desired]
-        return [f"no condition {kind}={status or 'True'}" for kind, _, status in pairs
-                if condition(manifest, kind).get("status") != (status or "True")]  # fmt: skip
     check = _CHECKS.get(_key(manifest))
     return check(api, manifest) if check else []
 
@@ -58,12 +47,6 @@ def condition(manifest: Mapping[str, Any], kind: str) -> dict[str, Any]:
 
 def _key(manifest: Mapping[str, Any]) -> tuple[str, str]:
     return str(manifest.get("apiVersion")), str(manifest.get("kind"))
-
-
-def _wait_for(manifest: Mapping[str, Any]) -> list[str]:
-    if not (text := annotation(manifest, _WAIT_FOR)):
-        return []
-    return [str(load) for load in json.loads(text)] if text.startswith("[") else [text]
 
 
 def _observed(manifest: Object) -> bool:
@@ -82,15 +65,6 @@ def _deployment(api: Api, manifest: Object) -> list[str]:
     messages = [f"[{entry['reason']}] {entry['message']}" for entry in (available, progressing)
                 if entry.get("status") == "False"]  # fmt: skip
     return [f"{updated} of {desired} replicas are updated and available", *messages, *_pods(api, manifest)]
-
-
-def _job(api: Api, manifest: Object) -> list[str]:
-    failed = condition(manifest, "Failed")
-    if failed.get("status") == "True":
-        raise FailedError(f"[{failed.get('reason')}] {failed.get('message')}")
-    if condition(manifest, "Complete").get("status") == "True":
-        return []
-    return ["it isn't complete", *_pods(api, manifest)]
 
 
 def _service(api: Api, manifest: Object) -> list[str]:
@@ -115,13 +89,13 @@ def _service(api: Api, manifest: Object) -> list[str]:
 
 _CHECKS: dict[tuple[str, str], Callable[[Api, Object], list[str]]] = {
     ("apps/v1", "Deployment"): _deployment,
-    ("batch/v1", "Job"): _job,
     ("v1", "Service"): _service,
 }
 _UNKNOWN = {
     *(("v1", kind) for kind in ("Pod", "PersistentVolume", "PersistentVolumeClaim", "ReplicationController")),
     *(("apps/v1", kind) for kind in ("StatefulSet", "DaemonSet")),
     ("v1", "ResourceQuota"),
+    ("batch/v1", "Job"),
     ("networking.k8s.io/v1", "Ingress"),
 }
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,35 +18,25 @@ from infra.google.client import Client, RequestError
 from infra.google.failures import Kind
 from infra.layers.builds import render, running
 from pipeline.runs import Runs
-from rehearsal.cloud.cloud import Cloud
-from rehearsal.cloud.core.runtime import Runtime
-from tests.emulated import EVERY_API, PROJECT, ZONES, Emulated
+from tests.emulated import PROJECT, Emulated
 from tests.infra.layers.builds.test_builds_layer import GIVEN
 from tests.infra.layers.pipeline.test_pipeline_layer import settings
 from tests.infra.recording import BASE, parsed
+from tests.rehearsal.cloud.cloud_front import CloudFront
 
 P = f"projects/{PROJECT}"
 STORAGE, RAW, STATE = "storage.googleapis.com/storage/v1/b", "my-project-raw", "my-project-pulumi"
 BUILDS = f"cloudbuild.googleapis.com/v1/{P}/builds"
 
 
-class _Cloud(Cloud):
-    """Its builds succeed at once."""
-
-    def make_runtime(self) -> Runtime:
-        async def run(build: dict[str, Any]) -> None:
-            build["status"] = "SUCCESS"
-
-        return replace(super().make_runtime(), run_build=run)
-
-
-class _Emulated(Emulated):
-    kind = _Cloud
+async def succeed(build: dict[str, Any]) -> None:
+    build["status"] = "SUCCESS"
 
 
 @pytest.fixture(scope="module")
 def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulated]:
-    emulated = _Emulated(tmp_path_factory.mktemp("once"), zones=ZONES, enabled_apis=EVERY_API)
+    emulated = CloudFront(tmp_path_factory.mktemp("once"))
+    emulated.cloud.builder = succeed  # type: ignore[attr-defined]
     for bucket in (RAW, STATE):
         assert emulated.request("POST", f"{STORAGE}?project={PROJECT}", {"name": bucket}).status == 200
     emulated.request("POST", f"iam.googleapis.com/v1/{P}/serviceAccounts", {"accountId": "tpu-builds"})

@@ -125,9 +125,10 @@ def test_what_no_stack_declares_is_refused(rule: str, item: Resource) -> None:
     assert {finding.rule.id for finding in findings(RULES, [item], settings())} == {rule}
 
 
-def line(filter_: str, legend: str = "") -> Resource:
+def line(filter_: str, legend: str = "", *groups: str) -> Resource:
     """A dashboard of one chart with one line."""
-    shown = {"legendTemplate": legend, "timeSeriesQuery": {"timeSeriesFilter": {"filter": filter_}}}
+    series = {"filter": filter_, "aggregation": {"groupByFields": groups}}
+    shown = {"legendTemplate": legend, "timeSeriesQuery": {"timeSeriesFilter": series}}
     content = {"mosaicLayout": {"tiles": [{"widget": {"xyChart": {"dataSets": [shown]}}}]}}
     return Resource(DASHBOARD, "chart", {"dashboardJson": json.dumps(content)})
 
@@ -135,6 +136,7 @@ def line(filter_: str, legend: str = "") -> Resource:
 @pytest.mark.parametrize(("chart", "texts"), [
     (line('resource.type="tpu_workers"'), ['resource.type="tpu_workers", perhaps tpu_worker']),
     (line('resource.type = "tpu_worker"', "${resource.labels.node_name}"), ["labels.node_name, where tpu"]),
+    (line('resource.type="tpu_worker"', "", "resource.labels.node_name"), ["labels.node_name, where tpu"]),
     (line('resource.type="tpu_worker"', "${resource.labels.node_id}"), []),
     (line('resource.type="bigquery_project"', "${resource.labels.anything}"), []),
     (line('resource.type="tpu_worker" OR resource.type="gcs_bucket"', "${resource.labels.zone}"), []),

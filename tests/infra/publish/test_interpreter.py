@@ -86,7 +86,9 @@ def test_the_archive_that_uv_pins_is_downloaded_once(release: Path) -> None:
     assert chosen.archive.read_bytes() == content
     assert chosen.why == "cpython-3.99.tar.gz of python-build-standalone"
     release.unlink()
-    assert interpreter.choose(for_tpu=True) == chosen
+    again = interpreter.choose(for_tpu=True)
+    assert again == chosen
+    assert (chosen.new, again.new) == (True, False), "reported once"
 
 
 def test_a_damaged_archive_is_downloaded_again(release: Path) -> None:
@@ -116,8 +118,9 @@ def test_without_a_download_this_python_is_packed_once(
         "pack_running",
         lambda made: packs.append(made) or (made.write_bytes(b"packed") and ("libz.so.1",)),
     )
-    for _ in range(2):
+    for new in (True, False):
         chosen = interpreter.choose()
+        assert chosen.new is new, "reported once"
         assert chosen.archive.read_bytes() == b"packed"
         assert "can't be downloaded (" in chosen.why
         assert "these shared libraries: libz.so.1" in chosen.why

@@ -14,10 +14,10 @@ from rehearsal.cloud.core.runtime import Runtime
 from tests.emulated import EVERY_API, NUMBER, OWNER, PROJECT, REFRESH_TOKEN, ZONES, Emulated, Reply
 from tests.limits import until
 
-__all__ = ["NUMBER", "OWNER", "PROJECT", "REFRESH_TOKEN", "CloudFront", "Reply"]
+__all__ = ["NUMBER", "OWNER", "PROJECT", "REFRESH_TOKEN", "BuildingCloud", "CloudFront", "Reply"]
 
 
-class _Cloud(Cloud):
+class BuildingCloud(Cloud):
     """Runs builds by `builder`, which a test sets."""
 
     builder: Callable[[JsonObject], Awaitable[None]]
@@ -32,7 +32,7 @@ class _Cloud(Cloud):
 class CloudFront(Emulated):
     """The cloud; `more` are fields of its configuration."""
 
-    kind = _Cloud
+    kind = BuildingCloud
 
     def __init__(self, folder: Path, **more: Any) -> None:
         super().__init__(folder, **{"zones": ZONES, "enabled_apis": EVERY_API, **more})

@@ -1,14 +1,11 @@
 """Runs the tests of this folder inside the lab's network namespace, or their module's own."""
 
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from infra.settings.sources import ROOT
 from rehearsal.kubernetes.errors import KubernetesError
 from rehearsal.kubernetes.plane.programs import KUBERNETES, QUEUE, folder
 from tests.rehearsal.kubernetes.lab import INSIDE, Lab
@@ -40,18 +37,6 @@ def _lab(programs: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[L
     lab = INSIDE.submit(Lab, tmp_path_factory.mktemp("cluster")).result()
     yield lab
     INSIDE.submit(lab.close).result()
-
-
-@pytest.fixture(scope="module", name="shared")
-def _shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of pods that train, with tokens of a short text."""
-    shared = tmp_path_factory.mktemp("shared")
-    (shared / "text").mkdir()
-    (shared / "text" / "a.txt").write_text("".join(f"{n} bottles of beer on the wall\n" for n in range(4000)))
-    command = [sys.executable, "-m", "workload", "data", "prepare"]
-    command += ["--source", str(shared / "text"), "--out", str(shared / "tokens")]
-    subprocess.run(command, check=True, cwd=ROOT, capture_output=True)
-    return shared
 
 
 @pytest.fixture(scope="module", autouse=True)

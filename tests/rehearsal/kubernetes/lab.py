@@ -88,8 +88,8 @@ class Lab:
         self.webhook = Webhook(self.control_plane)
         self.webhook.start()
         # In a file system of its own: overlayfs takes no layer that is part of another.
-        files = shutil.copytree(Path(image.__file__).with_name("rootfs"), "/run/host", dirs_exist_ok=True)
-        machine = Image(root=Path("/"), layers=(Path(files),))
+        rootfs = shutil.copytree(Path(image.__file__).with_name("rootfs"), "/run/host", dirs_exist_ok=True)
+        machine = Image(root=Path("/"), layers=(Path(rootfs),))
         stand_ins = {**images, **controllers(), MACHINE: machine}
         self.agent = Agent(self.api, place / "agent", stand_ins)
         self.agent.start()
@@ -130,34 +130,24 @@ class Lab:
         self.agent.add(made)
         return [node["metadata"]["name"] for node in made]
 
-    def preempt(self, *names: str) -> None:
-        """Machines with notice of their end."""
-        self.agent.shut_down(*names)
-        self.lose(*names, notice=True)
-
-    def lose(self, *names: str, notice: bool = False) -> None:
+    def lose(self, *names: str) -> None:
         """Machines that are gone: GKE takes the nodes of the whole slice away."""
-        if not notice:
-            self.agent.lose(*names)
+        self.agent.lose(*names)
         for name in names:
             self.api.delete(self.api.place("v1", "Node", name=name))
 
-    def queue(
-        self, pools: Mapping[str, Object], teams: Mapping[Team, Sequence[str]], see: bool = False
-    ) -> None:
+    def queue(self, pools: Mapping[str, Object], teams: Mapping[Team, Sequence[str]]) -> None:
         """Make pools' nodes, and the queue's objects for them and for teams with their members.
 
-        `pools`: by name, what the gke layer exports of each besides. `see`: pods may see this machine.
+        `pools`: by name, what the gke layer exports of each besides.
         """
         for name in pools:
             self.add_pool(pool(name))
         exported = [output(name, **more) for name, more in pools.items()]
         self.api.apply_all(list(kueue.objects(exported)), "tests")
         for team, members in teams.items():
-            space, *rest = namespace.objects(team, members, "trainer", None, Volumes("bucket"))
-            if see:
-                del space["metadata"]["labels"]["pod-security.kubernetes.io/enforce"]
-            self.api.apply_all([space, *rest], "tests")
+            objects = namespace.objects(team, members, "trainer", None, Volumes("bucket"))
+            self.api.apply_all(list(objects), "tests")
 
     # Jobs
 

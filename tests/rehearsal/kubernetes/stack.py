@@ -55,9 +55,7 @@ def opts(*after):
 
 space = kubernetes.core.v1.Namespace("life", metadata={"name": "life"}, opts=opts())
 kind = kubernetes.apiextensions.v1.CustomResourceDefinition(
-    "walls", opts=opts(), metadata={
-        "name": "walls.example.com", "annotations": {"pulumi.com/waitFor": "condition=Established"},
-    },
+    "walls", opts=opts(), metadata={"name": "walls.example.com"},
     spec={
         "group": "example.com", "scope": "Cluster",
         "names": {"plural": "walls", "singular": "wall", "kind": "Wall"},
@@ -76,8 +74,8 @@ settings = kubernetes.core.v1.ConfigMap(
     "settings", metadata={"name": config.get("settings") or "settings", "namespace": "life"},
     data={"colour": "blue"}, opts=opts(space),
 )
-named = kubernetes.core.v1.ConfigMap(
-    "named", metadata={"namespace": space.metadata.name}, data={}, opts=opts()
+kubernetes.core.v1.ConfigMap(
+    "named", metadata={"name": "named", "namespace": space.metadata.name}, data={}, opts=opts()
 )
 hidden = kubernetes.core.v1.Secret(
     "hidden", metadata={"name": "hidden", "namespace": "life"}, string_data={"word": "open sesame"},
@@ -109,7 +107,6 @@ kubernetes.apps.v1.Deployment(
         },
     },
 )
-pulumi.export("named", named.metadata.name)
 """.replace("IMAGE", MACHINE)
 
 

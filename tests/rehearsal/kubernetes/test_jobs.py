@@ -11,7 +11,6 @@ import pytest
 import requests
 import yaml
 
-from cli import job as command
 from infra.errors import InfraError
 from infra.google.client import Client, RequestError
 from infra.google.failures import Kind
@@ -20,7 +19,6 @@ from infra.layers.queue.jobs.client import COMPLETED, FAILED, QUEUED, RUNNING, S
 from infra.layers.queue.jobs.jobset import Claim, Job, jobset
 from infra.layers.queue.kueue import Team
 from infra.layers.queue.ready import wait
-from infra.prices.run import of_hours
 from rehearsal.kubernetes.plane.api import documents
 from rehearsal.kubernetes.plane.programs import QUEUE, folder, program
 from tests.limits import HANG_S
@@ -107,6 +105,9 @@ def test_how_a_job_ended_is_seen_with_what_it_printed(queue: Lab) -> None:
     ended = vision.status("bad")
     assert ended is not None
     assert (ended.restarts, bool(ended.why)) == (0, True)
+    failed = vision.failed("bad")
+    assert failed is not None
+    assert failed[2] == 3
 
 
 def test_what_holds_a_jobs_pods_is_named(queue: Lab) -> None:
@@ -197,44 +198,6 @@ def test_a_namespace_without_the_queue_is_named(queue: Lab) -> None:
     elsewhere = as_user(queue, ADA, Team("vision", "vision", "missing"))
     with pytest.raises(InfraError, match="the namespace vision has no queue missing"):
         elsewhere.submit(job("lost", WAIT))
-
-
-@pytest.mark.parametrize(("line", "status", "last"), [
-    (["sh", "-c", "echo one; sleep 3; echo two"], 0, "completed"),
-    (["sh", "-c", "echo one; [ $JOB_WORKER = 0 ] || sleep 60; sleep 3; exit 3"], 1, "failed"),
-])  # fmt: skip
-def test_the_command_follows_a_job_to_its_end(
-    line: list[str], status: int, last: str, queue: Lab, capsys: pytest.CaptureFixture[str]
-) -> None:
-    vision = as_user(queue, ADA, VISION)
-    vision.submit(job("followed", line))
-    assert command._follow(vision, "followed", 36.0, of_hours(36.0, 1)) == status
-    shown = capsys.readouterr().out.splitlines()
-    assert [text for text in shown if text.startswith("  | ")] == ["  | one", "  | two"][: 2 - status]
-    assert any(text.startswith(f"followed: {last}") for text in shown)
-    price = r"followed: \d min since its admission, \$\d\.\d\d; predicted \$36\.00 \(.*\)"
-    assert re.fullmatch(price, shown[-1])
-
-
-def test_after_a_failure_the_worker_that_failed_first_is_shown(
-    queue: Lab, capsys: pytest.CaptureFixture[str]
-) -> None:
-    vision = as_user(queue, ADA, VISION)
-    vision.submit(
-        job("third", ["sh", "-c", "[ $JOB_WORKER = 2 ] || exec sleep 60; sleep 2; echo NaN; exit 3"])
-    )
-    assert command._follow(vision, "third", None, of_hours(None, None)) == 1
-    shown = capsys.readouterr().out.splitlines()
-    assert shown[-2:] == ["third: worker 2 failed first, with status 3", "  | NaN"]
-    status = vision.status("third")
-    assert status is not None
-    assert command._logs(vision, status, command._worker(vision, status, None), None, follow=False) == 0
-    assert capsys.readouterr().out == "NaN\n"
-
-
-def test_the_command_prints_that_a_job_was_cancelled(queue: Lab, capsys: pytest.CaptureFixture[str]) -> None:
-    assert command._follow(as_user(queue, ADA, VISION), "gone", None, of_hours(None, None)) == 1
-    assert capsys.readouterr().out == "gone: cancelled, by this or another command\n"
 
 
 def test_the_gate_waits_until_the_webhooks_answer(queue: Lab, monkeypatch: pytest.MonkeyPatch) -> None:

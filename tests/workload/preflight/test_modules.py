@@ -8,7 +8,7 @@ import pytest
 
 from tests.workload.preflight.test_verdict import compiled
 from tools.blocks import ROOT
-from workload.preflight import report, search
+from workload.preflight import compiler, report, search
 from workload.preflight.compiler import Compiled, key
 from workload.preflight.slices import CHIP, Slices, price, slices
 from workload.preflight.verdict import Verdict, judge
@@ -68,3 +68,14 @@ def test_a_cached_result_is_of_the_modules_source(module: Config, monkeypatch: p
     monkeypatch.setattr("workload.modules.source.digest", lambda _: "changed")
     assert key(module, EIGHT) != before
     assert partial(key, module)(slices("v6e-16")) != before
+
+
+def test_a_cached_result_is_of_the_links_speed_and_of_tokamax(
+    module: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = key(module, EIGHT)
+    with monkeypatch.context() as patched:
+        patched.setattr(compiler, "CHIP", replace(compiler.CHIP, ici_measured_bytes_per_s=1.0))
+        assert key(module, EIGHT) != before
+    monkeypatch.setattr(compiler, "tokamax_version", lambda: "another")
+    assert key(module, EIGHT) != before

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Run startup.sh of the bundle in this node's metadata: docs/internals/boot.md.
+# Run startup.sh of the bundle in this node's metadata, with these arguments: docs/internals/boot.md.
 set -u
 umask 022
 S=https://storage.googleapis.com D=/opt/tpu/bundles J='Content-Type: application/json'
@@ -47,4 +47,4 @@ fetch "bundles/manifests/$bundle" "$bundle" "$D/$bundle.manifest"
 script=$(sed -n 's/^\([0-9a-f]\{64\}\)  startup\.sh$/\1/p' "$bundle")
 [[ $script ]] || fail "bundle $bundle has no startup.sh: run 'tpu publish'"
 fetch "bundles/blobs/$script" "$script" "$D/$bundle/startup.sh"
-exec bash "$script" "$bundle"
+exec bash "$script" "$bundle" "$@"

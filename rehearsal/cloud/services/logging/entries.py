@@ -63,10 +63,6 @@ class LoggingService:
         self._entries: dict[_Key, JsonObject] = {}
         self._order: list[_Key] = []
 
-    def entries(self) -> list[JsonObject]:
-        """All that were written, oldest first."""
-        return [self._entries[key] for key in self._order]
-
     def methods(self) -> Mapping[str, Method]:
         """By method id. A request's projects are in its body, so handlers check permissions."""
         return {

@@ -18,16 +18,17 @@ _LAYOUTS = ("gridLayout", "mosaicLayout", "rowLayout", "columnLayout")
 
 def _queries(change: Change) -> None:
     """ApiError 400 for PromQL that can't be evaluated."""
-    for text in _expressions(change.body):
+    for text in expressions(change.body):
         promql.parse(text)
 
 
-def _expressions(value: Any) -> Iterator[str]:
+def expressions(value: Any) -> Iterator[str]:
+    """Return all PromQL in a dashboard, or a part of one."""
     if isinstance(value, dict):
         yield from filter(None, [value.get("prometheusQuery")])
         value = list(value.values())
     for item in value if isinstance(value, list) else ():
-        yield from _expressions(item)
+        yield from expressions(item)
 
 
 ENTRY = Entry(

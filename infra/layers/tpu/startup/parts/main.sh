@@ -41,6 +41,14 @@ if [[ ${2:-} == pod ]]; then
 fi
 
 begin_boot
+# A host that is ready needs no other stages for a change of the user's code (tpu run --replace).
+if [[ ${2:-} == code ]] && code_alone; then
+  learn
+  run_stage bundle 420
+  run_stage code 0
+  end_boot code
+  exit 0
+fi
 run_stage identity 60
 run_stage network 120
 run_stage locks 0

@@ -1,9 +1,12 @@
 # shellcheck shell=bash
 # python: install an interpreter, and the workload with its locked packages, from the bundle
-# alone. Kept by the bundle's id, so that the second boot has nothing to do.
+# alone. Kept by the hashes of what it is made of, so that another bundle with the same has nothing to do.
 
 stage_python() {
-  local home=/opt/tpu/venvs/$TPU_BUNDLE bundle=/opt/tpu/bundles/$TPU_BUNDLE workload
+  local home bundle=/opt/tpu/bundles/$TPU_BUNDLE manifest=$RUN/$TPU_BUNDLE workload
+  [[ -f $manifest ]] || manifest=$bundle/manifest # of an image's build
+  home=$(grep --extended-regexp --invert-match '  (code\.tar\.gz|gcsfuse|startup\.sh)$' "$manifest" | sha256sum)
+  home=/opt/tpu/venvs/${home%% *}
   if [[ ! -f $home/complete ]]; then
     rm -rf "$home"
     mkdir -p "$home"

@@ -112,7 +112,7 @@ begin_boot() {
 # Record that the machine is ready, after its last stage.
 end_boot() {
   trap flush_log EXIT
-  touch "$RUN/ready"
+  printf %s "$TPU_BUNDLE" >"$RUN/ready"
   record ready "$1" "${FINISHED[@]}"
   log "ready after $SECONDS s"
 }

@@ -149,9 +149,9 @@ class Telemetry:
         """Return all incidents as the API's alerts, newest first."""
         return [self.alert(incident) for incident in reversed(self.incidents)]
 
-    def query(self, text: str, now_s: float | None = None) -> promql.Vector:
-        """Return the value of a PromQL expression now, or at a time."""
-        return self._value(text, self._world.clock.now() if now_s is None else now_s, self._types())
+    def query(self, text: str) -> promql.Vector:
+        """Return the value of a PromQL expression now."""
+        return self._value(text, self._world.clock.now(), self._types())
 
     def _value(self, text: str, at_s: float, types: Mapping[str, str]) -> promql.Vector:
         node, _ = promql.parse(text)

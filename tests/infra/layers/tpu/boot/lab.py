@@ -25,13 +25,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
+from rehearsal.authority import issue
 from rehearsal.hosts.groups import ControlGroup
 from tests import limits
 from tests.limits import HANG_S
 from tests.served import serving
 
 from .metadata import Metadata
-from .storage import Front, make_certificate, with_tls
+from .storage import Front, with_tls
 
 T = TypeVar("T")
 
@@ -72,7 +73,8 @@ class Lab:
 
     def __init__(self, folder: Path, metadata: Metadata, front: Front) -> None:
         self.folder, self.metadata, self.front = folder, metadata, front
-        self.ca, certificate = make_certificate(folder)
+        apis = [f"{api}.googleapis.com" for api in ("storage", "logging", "secretmanager")]
+        self.files = issue(folder, apis, [])
         self._inside = ThreadPoolExecutor(1, initializer=self._enter)
         # Its mounts, as the other threads of this process see them.
         self.view = Path(f"/proc/{os.getpid()}/task/{self.inside(threading.get_native_id)}/root")
@@ -80,7 +82,7 @@ class Lab:
         tls = self.inside(lambda: socket.create_server(("127.0.0.1", 443)))
         self._servers = contextlib.ExitStack()
         self._servers.enter_context(serving(metadata.answer, plain))
-        self._servers.enter_context(serving(front.answer, with_tls(tls, certificate)))
+        self._servers.enter_context(serving(front.answer, with_tls(tls, self.files)))
 
     def inside(self, do: Callable[[], T]) -> T:
         """Run `do` in the thread that lives inside."""
@@ -117,7 +119,7 @@ class Host:
         sleep.write_text(_SLEEP)
         sleep.chmod(0o755)
         with (self.root / "etc/ssl/certs/ca-certificates.crt").open("a") as bundle:
-            bundle.write(lab.ca.read_text())
+            bundle.write(lab.files.ca.read_text())
         for program in [*self.root.glob("usr/bin/python*"), *self.root.glob("usr/bin/jq")]:
             program.unlink()
         units = self.root / "etc/systemd/system"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import datetime
 import http.client
 import json
 import socket
@@ -15,12 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
 
+from rehearsal.authority import TlsFiles
 from tests.limits import HANG_S
 from tests.rehearsal.cloud.storage import storage_front
 from tests.served import Received, Reply
@@ -111,33 +108,8 @@ class Front:
         return answer
 
 
-def with_tls(listener: socket.socket, certificate: Path) -> ssl.SSLSocket:
+def with_tls(listener: socket.socket, files: TlsFiles) -> ssl.SSLSocket:
     """Return a listening socket with TLS; the handshake is in the handler's thread, at the first read."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate)
+    context.load_cert_chain(files.certificate, files.key)
     return context.wrap_socket(listener, server_side=True, do_handshake_on_connect=False)
-
-
-def make_certificate(folder: Path) -> tuple[Path, Path]:
-    """Write a CA and a certificate for storage.googleapis.com; return (CA, certificate with key)."""
-    now = datetime.datetime.now(datetime.UTC)
-    ca_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
-    issuer = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "boot lab")])
-    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "storage.googleapis.com")])
-
-    def certificate(name: x509.Name, public: Any, ca: bool) -> x509.Certificate:
-        builder = x509.CertificateBuilder(issuer, name, public, x509.random_serial_number())
-        builder = builder.not_valid_before(now - datetime.timedelta(days=1))
-        builder = builder.not_valid_after(now + datetime.timedelta(days=1))
-        builder = builder.add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
-        names = x509.SubjectAlternativeName(
-            [x509.DNSName(f"{api}.googleapis.com") for api in ("storage", "logging", "secretmanager")]
-        )
-        return builder.add_extension(names, critical=False).sign(ca_key, hashes.SHA256())
-
-    pem = serialization.Encoding.PEM
-    ca_file, server_file = folder / "ca.pem", folder / "server.pem"
-    ca_file.write_bytes(certificate(issuer, ca_key.public_key(), True).public_bytes(pem))
-    private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    server_file.write_bytes(certificate(subject, key.public_key(), False).public_bytes(pem) + private)
-    return ca_file, server_file

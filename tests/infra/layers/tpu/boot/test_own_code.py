@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from google.cloud import storage
 
+from infra.layers.tpu import startup
 from infra.publish import archive
 from infra.publish.bundle import sha256_of
 
@@ -85,6 +86,16 @@ def test_own_code_runs_fails_and_runs_again_with_its_heartbeat_and_its_logs(
     result = {path.relative_to(top).as_posix() for path in top.rglob("*") if path.is_file()}
     assert result == {"start.sh", "tries", "seen", "pkg/a.txt", "pkg/a.txt.kept"}
     assert (top / "pkg/a.txt.kept").read_text() == "mine"
+
+    # Code alone, of a bundle that the metadata name by now: no other stage, and one venv for all three.
+    third = republish(bucket, first, tmp_path, {"start.sh": START, "pkg/a.txt": "3"})
+    host.lab.metadata.set("tpu-bundle", third)
+    host.run("bash", "-c", startup.loader(), "loader", "code")
+    status = host.status()
+    assert (status["state"], status["bundle"]) == ("ready", third), host.log()
+    assert [stage["name"] for stage in status["stages"]] == ["bundle", "code"]
+    assert (top / "pkg/a.txt").read_text() == "3"
+    assert len([*(host.files / "opt/tpu/venvs").iterdir()]) == 1
 
     # Stopped manually it isn't done, and started again it is heard of.
     before = listed(gcs, "heartbeats/")["heartbeats/tpu-lab/worker-0"]

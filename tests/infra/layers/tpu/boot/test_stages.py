@@ -180,6 +180,42 @@ def test_a_file_that_was_damaged_on_the_host_is_fetched_again(bundle: Bundle) ->
     assert (bundle.installed / "uv").read_bytes() == b"uv"
 
 
+def test_another_bundle_fetches_only_what_the_one_before_lacks(bundle: Bundle) -> None:
+    assert bundle.install().returncode == 0
+    before = bundle.installed.resolve()
+    before.with_suffix(".manifest").write_text((bundle.folder / bundle.id).read_text())  # as the loader does
+    (before / "gcsfuse").unlink()
+    (before / "uv").write_bytes(b"damaged")
+    bundle.files["code.tar.gz"] = bundle.stored["code.tar.gz"] = b"new code"
+    done = bundle.install()
+    assert done.returncode == 0, done.stderr
+    wanted = (bundle.folder / "bundle.wanted").read_text()
+    assert {name: (bundle.installed / name).read_bytes() for name in bundle.files} == bundle.files
+    assert (bundle.installed / "wheels/a.whl").samefile(before / "wheels/a.whl")
+    assert [line for line in wanted.splitlines() if "output" in line] == ['output = "uv.part"'], (
+        "a second round"
+    )
+
+
+@pytest.mark.parametrize(("change", "alone"), [
+    ({"code.tar.gz": b"2"}, True), ({"code.tar.gz": None}, True), ({}, True), ({"uv": b"2"}, False),
+    ({"code.tar.gz": b"2", "wheels/b.whl": b""}, False), ({"wheels/a.whl": None}, False),
+])  # fmt: skip
+def test_only_a_change_of_the_users_code_needs_no_other_stage(
+    change: dict[str, bytes | None], alone: bool, bundle: Bundle
+) -> None:
+    bundle.files["code.tar.gz"] = bundle.stored["code.tar.gz"] = b"1"
+    bundle.install()
+    check = f"RUN={bundle.folder} TPU_BUNDLE=%s\ncode_alone && echo alone || echo not"
+    before = bundle.id
+    bundle.files = {name: text for name, text in {**bundle.files, **change}.items() if text is not None}
+    bundle.stored = dict(bundle.files)
+    bundle.install()
+    assert bash(check % bundle.id, ("prelude", "bundle")).stdout == "not\n", "the host isn't ready"
+    (bundle.folder / "ready").write_text(before)
+    assert bash(check % bundle.id, ("prelude", "bundle")).stdout == ("alone\n" if alone else "not\n")
+
+
 def test_other_bytes_than_the_manifests_are_not_installed(bundle: Bundle) -> None:
     bundle.stored["uv"] = b"other"
     done = bundle.install()

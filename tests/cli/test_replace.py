@@ -1,0 +1,178 @@
+"""`tpu run --replace`: another program on a slice that is up."""
+
+import itertools
+import re
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cli import run
+from fleet.model import WorkerStatus
+from infra.errors import CommandError
+from tests.cli.call import call
+from tests.cli.test_run import DONE, NODE, Published, _published, _script  # noqa: F401
+from tests.fleet.world import Cloud, _world  # noqa: F401
+from tests.virtual_time import replace_time
+
+
+def test_a_second_program_of_a_name_is_told_whose_it_is_and_takes_over_only_by_replace(
+    script: Path, published: Published, world: Cloud, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """Breaker: two people's train.py of one name."""
+    line = ["dev", str(script), "--slice", "v6e-16", "--name", "own", "--yes", "--detach"]
+    assert call(run.run, line) == 0
+    world.login = {"who": "bob@example.com", "from": "bob@desk"}
+    before = dict(world.objects)
+    message = r"its owner is ann@example.com \(ann@laptop\), it runs `python train.py`"
+    with pytest.raises(CommandError.__base__, match=message):
+        call(run.run, [*line, "--", "--lr", "1"])
+    assert len(published.targets) == 1, "before another bundle is made"
+    with pytest.raises(CommandError.__base__, match="bundle 00000000; this one isn't its owner's"):
+        call(run.run, line)
+    assert world.objects == before
+    commands: list[tuple[str, ...]] = []
+    monkeypatch.setattr(run.hosts, "execute", lambda _, __, words: commands.append(tuple(words)) or 0)
+    monkeypatch.setattr(run.hosts, "restart", lambda *_: commands.append(("restart",)) or 0)
+    capsys.readouterr()
+    assert call(run.run, [*line, "--replace"]) == 0
+    output = capsys.readouterr().out
+    assert "present   own is a fleet already: its owner is ann@example.com" in output
+    assert re.search(r"own: restarted on 4 workers after \d+\.\d s\n", output)
+    assert commands == [(run._INSTALL_CODE,)], "the command is the same"
+    assert world.updated == [NODE]
+    assert [verb for verb, _ in world.requests] == ["create"]
+
+
+@pytest.mark.parametrize("more", [["--", "--lr", "1"], ["--env", "A=1"]])
+def test_hosts_run_their_startup_script_again_for_another_command(
+    more: list[str], script: Path, published: Published, world: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = ["dev", str(script), "--slice", "v6e-16", "--name", "own", "--yes", "--detach"]
+    assert call(run.run, line) == 0
+    commands: list[tuple[str, ...]] = []
+    monkeypatch.setattr(run.hosts, "execute", lambda _, __, words: commands.append(tuple(words)) or 0)
+    monkeypatch.setattr(run.hosts, "restart", lambda *_: commands.append(("restart",)) or 0)
+    assert call(run.run, [*line, "--replace", *more]) == 0
+    assert commands == [run._INSTALL, ("restart",)]
+
+
+@pytest.mark.parametrize("end", [KeyboardInterrupt, 1])
+def test_an_interrupted_replacement_is_completed_by_the_same_command(
+    end: type[BaseException] | int, script: Path, published: Published, world: Cloud,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    line = ["dev", str(script), "--slice", "v6e-16", "--name", "own", "--yes", "--detach", "--replace"]
+    assert call(run.run, line) == 0
+    commands: list[tuple[str, ...]] = []
+
+    def broken(_: Any, remote: Any, words: Sequence[str]) -> int:
+        assert world.updated == [NODE], "a reboot now gets the new code"
+        assert not remote.probe, "a single connection to each host"
+        commands.append(tuple(words))
+        if isinstance(end, int):
+            return end
+        raise end
+
+    monkeypatch.setattr(run.hosts, "execute", broken)
+    with pytest.raises((KeyboardInterrupt, CommandError)):
+        call(run.run, line)
+    assert commands == [(run._INSTALL_CODE,)]
+    monkeypatch.setattr(run, "publish", lambda *_: SimpleNamespace(bundle=SimpleNamespace(id=f"{2:064x}")))
+    monkeypatch.setattr(run.hosts, "execute", lambda _, __, words: commands.append(tuple(words)) or 0)
+    monkeypatch.setattr(run.hosts, "restart", lambda *_: commands.append(("restart",)) or 0)
+    assert call(run.run, line) == 0
+    assert commands[1:] == [run._INSTALL, ("restart",)], "by all stages: some hosts may have the new code"
+    assert call(run.run, line) == 0
+    assert len(commands) == 3, "nothing is left to do"
+
+
+def test_a_node_that_was_being_created_for_an_earlier_program_gets_the_new_one_once_it_is_up(
+    script: Path, published: Published, world: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = ["dev", str(script), "--slice", "v6e-16", "--name", "own", "--yes", "--replace"]
+    assert call(run.run, [*line, "--detach"]) == 0
+    world.states[NODE] = "CREATING"
+    commands: list[str] = []
+    monkeypatch.setattr(run.hosts, "execute", lambda *_: commands.append("install") or 0)
+    monkeypatch.setattr(run.hosts, "restart", lambda *_: commands.append("restart") or 0)
+    looks = itertools.count()
+
+    def look(*_: object) -> None:
+        time.sleep(0.02)
+        if (number := next(looks)) == 2:
+            world.states[NODE] = "READY"
+        if commands:
+            world.statuses[NODE] = DONE
+        assert number < 100
+
+    monkeypatch.setattr(run.Job, "_print_output", look)
+    assert call(run.run, line) == 0
+    assert commands == ["install"]
+    assert world.updated == [NODE]
+
+
+@pytest.mark.parametrize("state", ["READY", "CREATING"])
+@pytest.mark.parametrize("more", [[], ["--detach"]])
+def test_a_program_that_replaces_another_during_the_boot_is_installed_after_the_boot(
+    state: str, more: list[str], script: Path, published: Published, world: Cloud,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    line = ["dev", str(script), "--slice", "v6e-1", "--name", "own", "--yes"]
+    assert call(run.run, [*line, "--detach"]) == 0
+    world.states[NODE], world.statuses[NODE] = state, WorkerStatus(0.0, "booting", "mount-checkpoints")
+    commands: list[str] = []
+
+    def send(command: str) -> int:
+        assert world.statuses[NODE].boot == "ready", f"{command} during the boot"
+        commands.append(command)
+        world.statuses[NODE] = DONE
+        return 0
+
+    monkeypatch.setattr(run.hosts, "execute", lambda *_: send("install"))
+    monkeypatch.setattr(run.hosts, "restart", lambda *_: send("restart"))
+    pauses, sleep = itertools.count(), time.sleep
+
+    def pause(_: float) -> None:
+        sleep(0.01)
+        if (number := next(pauses)) == 2:
+            world.states[NODE] = "READY"
+        if number == 8:
+            assert not commands
+            world.statuses[NODE] = WorkerStatus(0.0, "ready", "launch")
+        assert number < 200
+
+    replace_time(monkeypatch, "sleep", pause)
+    assert call(run.run, [*line, "--replace", *more]) == 0
+    assert commands == ["install"]
+    assert world.updated == [NODE]
+    assert [verb for verb, _ in world.requests] == ["create"]
+
+
+def test_a_node_that_is_lost_during_its_boot_boots_the_new_program(
+    script: Path, published: Published, world: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = ["dev", str(script), "--slice", "v6e-1", "--name", "own", "--yes"]
+    assert call(run.run, [*line, "--detach"]) == 0
+    world.statuses[NODE] = WorkerStatus(0.0, "booting", "python")
+    commands: list[str] = []
+    monkeypatch.setattr(run.hosts, "execute", lambda *_: commands.append("install") or 0)
+    monkeypatch.setattr(run.hosts, "restart", lambda *_: commands.append("restart") or 0)
+    pauses, sleep = itertools.count(), time.sleep
+
+    def pause(_: float) -> None:
+        sleep(0.01)
+        if (number := next(pauses)) == 4:
+            world.states[NODE] = "PREEMPTED"
+        if number > 4 and world.states[NODE] == "READY":
+            world.statuses[NODE] = DONE
+        assert number < 200
+
+    replace_time(monkeypatch, "sleep", pause)
+    assert call(run.run, [*line, "--replace"]) == 0
+    assert commands == []
+    assert [verb for verb, _ in world.requests] == ["create", "delete", "create"]
