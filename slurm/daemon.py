@@ -40,10 +40,9 @@ def run(role: str, metadata: Metadata, system: System) -> None:
         settings, reached, slurm = boot.known(metadata), boot.reached(metadata), Scontrol()
         keeper = Keeper(settings, google_of(settings), os.environ[STACK_ID_VARIABLE], reached, slurm)
         files = Files(configure.files(settings, reached, role), declared(settings, reached), system)
-        beside = (
-            files.apply, Exports(system, settings).apply, Recovered().requeue, Watch(settings).look
-        )  # fmt: skip
-        keep(keeper, slurm, Path(names.REQUESTS), changed.is_set, time.sleep, beside)
+        beside = files.apply, Exports(system, settings).apply, Recovered().requeue
+        watch = Watch(settings).look
+        keep(keeper, slurm, Path(names.REQUESTS), changed.is_set, time.sleep, beside, watch)
     else:
         changed.wait()
     _LOG.info("another program: the start-up script fetches it")

@@ -283,6 +283,7 @@ def keep(
     over: Callable[[], bool],
     sleep: Callable[[float], None],
     beside: Sequence[Beside] = (),
+    watch: Callable[[Cluster | None], object] = lambda _: None,
 ) -> None:
     """Look until `over`: after each request, and every 10 s.
 
@@ -293,6 +294,7 @@ def keep(
         over: ends it.
         sleep: pauses.
         beside: done before the keeper's look, which may take long, with the same reading.
+        watch: looks behind the keeper's look, also where Slurm doesn't answer.
     """
     silent = ""
     while not over():
@@ -309,6 +311,7 @@ def keep(
             for part in beside:
                 part(known)
         pause_s = _SHORT_S if keeper.look(known) else LOOK_S
+        watch(known)
         while pause_s > 0 and not over() and not any(requests.glob("*.json")):
             sleep(min(_REQUEST_POLL_S, pause_s))
             pause_s -= _REQUEST_POLL_S

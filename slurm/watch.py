@@ -1,6 +1,6 @@
 """Watch over the queue: partitions whose jobs wait though there are hosts, and hosts that no job gets.
 
-An event `slurm-queue` a minute for each such partition; the layer's alerts are on these
+An event `slurm-alive` a minute, and `slurm-queue` for each such partition; the layer's alerts are on these
 (infra/layers/slurm/watched.py).
 """
 
@@ -19,7 +19,7 @@ from slurm.jobs import Job
 from slurm.nodes import SlurmNode
 from workload.host import events
 
-EVENT = "slurm-queue"
+EVENT, ALIVE = "slurm-queue", "slurm-alive"
 _EVERY_S = 60.0
 _MOST_REASONS = 5
 _LATER = "BeginTime"
@@ -58,12 +58,15 @@ class Watch:
         self._queue: Sequence[Job] = ()  # as it was seen last
         self._next_s = self._now()
 
-    def look(self, known: Cluster) -> None:
-        """Look once a minute at most; report what stands still or is down."""
+    def look(self, known: Cluster | None) -> None:
+        """Look once a minute at most; report what stands still or is down. None: slurmctld doesn't answer."""
         now_s = self._now()
         if now_s < self._next_s:
             return
         self._next_s = now_s + _EVERY_S
+        self._report(events.line(ALIVE, {"slurmctld": known is not None}))
+        if known is None:
+            return
         if known.jobs is not None:
             self._queue = known.jobs
         for partition in self._partitions:

@@ -365,10 +365,13 @@ def test_slurm_is_read_once_a_look_for_all_that_goes_by_it(
     assert readings == given[::3] == given[1::3] == given[2::3]
     cluster.slurm.silent = True
     given.clear()
+    watched = list[object]()
     keep.keep(
-        cluster.keeper, cluster.slurm, tmp_path, lambda: len(given) == 3, lambda _: None, [given.append] * 2
-    )
+        cluster.keeper, cluster.slurm, tmp_path, lambda: len(given) == 3, lambda _: None, [given.append] * 2,
+        watched.append,
+    )  # fmt: skip
     assert given == [None] * 3, "the fleet is looked at all the same, and nothing else is done"
+    assert watched == given, "and that Slurm is silent is reported"
     assert caplog.text.count("Unable to contact slurm controller") == 1
 
 

@@ -9,7 +9,7 @@ import pytest
 from slurm.cluster import Cluster as Reading
 from slurm.decide import FAILED, HELD
 from slurm.jobs import Job
-from slurm.watch import EVENT, Watch
+from slurm.watch import ALIVE, EVENT, Watch
 from tests.slurm.lab import NODESET, Nodes, settings
 from workload.host import events
 
@@ -37,8 +37,8 @@ class Cluster:
             self.now_s += 10.0
             self.watch.look(self.nodes.read())
         reported = [events.payload(line) or {} for line in self.lines]
-        assert {report["event"] for report in reported} <= {EVENT}
-        return reported
+        assert {report["event"] for report in reported} <= {EVENT, ALIVE}
+        return [report for report in reported if report["event"] == EVENT]
 
 
 def test_a_job_whose_slice_never_comes_stands_still_through_its_requeues() -> None:
@@ -78,6 +78,18 @@ def test_a_queue_that_cant_be_seen_is_not_an_empty_one(monkeypatch: pytest.Monke
     monkeypatch.setattr(cluster.nodes, "read", lambda: Reading(dict(cluster.nodes.nodes), None))
     last = cluster.minutes(10)[-1]
     assert (last["waiting"], last["standing_s"] > 800) == (1, True)
+
+
+def test_each_minute_is_reported_and_whether_slurmctld_answered_in_it() -> None:
+    cluster = Cluster()
+    cluster.minutes(2)
+    for _ in range(12):
+        cluster.now_s += 10.0
+        cluster.watch.look(None)
+    reported = [events.payload(line) or {} for line in cluster.lines]
+    assert [(report["event"], report["slurmctld"]) for report in reported] == [
+        (ALIVE, True), (ALIVE, True), (ALIVE, False), (ALIVE, False),
+    ]  # fmt: skip
 
 
 def test_a_job_that_begins_moves_the_queue() -> None:

@@ -37,7 +37,7 @@ def test_the_words_of_the_layer() -> None:
     assert (parsed.controller, parsed.prefix, parsed.bundle) == ("10.128.0.5", "tpu-3", BUNDLE)
     assert parsed.startup == ("b", "scripts/x.sh")
     assert parsed.mounts == (
-        Mount("nfs", "10.128.0.5:/home", "/home"),
+        Mount("nfs", "10.128.0.5:/home", "/home", ("hard", "nosuid", "nodev")),
         Mount("nfs", "10.0.0.9:/data", "/data", ("ro", "nconnect=4")),
         Mount("gcsfuse", "bucket", "/mnt/bucket"),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
@@ -10,6 +11,20 @@ from infra.settings.schema import Settings
 
 # The TPU API documents network tags, and only these, as what firewall rules match on a node.
 SLICE_TAG = "tpu-slice"
+CLUSTER_LABEL = "slurm"
+"""Label of the nodes of a Slurm cluster with its name, by which a destroy finds them."""
+_CLUSTER = re.compile(r"[a-z][-a-z0-9]{0,51}")
+
+
+def host_tag(cluster: str) -> str:
+    """Return the network tag of a Slurm cluster's hosts, which they have beside the slices' one."""
+    return f"{cluster}-host"
+
+
+def slice_tags(labels: Mapping[str, str]) -> list[str]:
+    """Return the network tags of a node with these labels."""
+    cluster = labels.get(CLUSTER_LABEL, "")
+    return [SLICE_TAG, *([host_tag(cluster)] if _CLUSTER.fullmatch(cluster) else [])]
 
 
 # Source addresses of Identity-Aware Proxy: https://cloud.google.com/iap/docs/using-tcp-forwarding

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pulumi
 import pulumi_gcp as gcp
 
-from infra.layers.network.names import SLICE_TAG, network_id
+from infra.layers.network.names import host_tag, network_id
 from infra.layers.network.settings import NetworkSettings
 from infra.layers.slurm import names
 from infra.layers.slurm.settings import NFS, SlurmSettings
@@ -33,11 +33,12 @@ def ways(settings: Settings) -> Iterator[Way]:
     """
     desired = settings[SlurmSettings]
     controller, login = (names.tag(settings, role) for role in names.ROLES)
+    hosts = host_tag(names.name(settings))
     nfs = (str(names.NFS_PORT),) if desired.home_storage == NFS else ()
-    yield Way("slurmctld", (controller,), (str(names.SLURMCTLD), *nfs), tags=(SLICE_TAG, login))
-    yield Way("slurmd", (SLICE_TAG,), (str(names.SLURMD),), tags=(SLICE_TAG, controller, login))
+    yield Way("slurmctld", (controller,), (str(names.SLURMCTLD), *nfs), tags=(hosts, login))
+    yield Way("slurmd", (hosts,), (str(names.SLURMD),), tags=(hosts, controller, login))
     low, high = names.SRUN_PORTS
-    yield Way("srun", (SLICE_TAG, login), (f"{low}-{high}",), tags=(SLICE_TAG, controller))
+    yield Way("srun", (hosts, login), (f"{low}-{high}",), tags=(hosts, controller))
     if desired.accounting:
         yield Way("slurmdbd", (controller,), (str(names.SLURMDBD),), tags=(login,))
     if ranges := settings[NetworkSettings].ssh_source_ranges:

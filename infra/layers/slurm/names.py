@@ -28,8 +28,6 @@ MUNGE_KEY = "slurm-munge"
 """Further keys: of the program `OBJECT SHA256`, of the slices' stack its id, of the controller its address,
 of /home SERVER:PATH, of munge's key the full id of its secret.
 """
-CLUSTER_LABEL = "slurm"
-"""Label of the slices' nodes with the cluster's name, by which a destroy finds them."""
 FILESTORE_SHARE = "home"
 
 

@@ -13,6 +13,7 @@ from infra.core import upstream
 from infra.core.guard import SLICES, Living
 from infra.core.packed import PACKAGES, packed
 from infra.layers.builds.outputs import applying_member
+from infra.layers.network.names import CLUSTER_LABEL
 from infra.layers.network.outputs import NetworkOutputs
 from infra.layers.slurm import names
 from infra.layers.slurm.accounts import MungeSecret, SlurmAccounts
@@ -88,7 +89,7 @@ def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]
     controller = Controller(settings, accounts, subnet, metadata, served, after)
     logins = LoginNodes(settings, accounts, subnet, metadata, controller, after)
     # Without the controller nobody would keep and end the slices.
-    labels: dict[str, pulumi.Input[str]] = {"stack": stack, names.CLUSTER_LABEL: names.name(settings)}
+    labels: dict[str, pulumi.Input[str]] = {"stack": stack, CLUSTER_LABEL: names.name(settings)}
     guarded = [accounts, secret, firewall, code, controller, logins, *([home] if home else [])]
     Living(SLICES, settings.project, settings.environment, labels, guarded)
     planned = SlurmOutputs.planned(settings)

@@ -9,6 +9,7 @@ from itertools import product
 from typing import Any
 
 from infra.catalog import SliceType
+from infra.layers.network.names import CLUSTER_LABEL
 from infra.layers.slurm import names
 from infra.layers.slurm.settings import NodesetSettings, SlurmSettings
 from infra.settings.schema import Settings
@@ -188,7 +189,7 @@ def record(settings: Settings, slice_: SlurmSlice, reached: Reached) -> Mapping[
         **({"reserved": True} if desired.reserved else {}),
         **({"runtimeVersion": desired.runtime_version} if desired.runtime_version else {}),
         "run": run(settings, slice_, reached),
-        "labels": {names.CLUSTER_LABEL: names.name(settings)},
+        "labels": {CLUSTER_LABEL: names.name(settings)},
         "owner": names.owner(settings),
     }
 

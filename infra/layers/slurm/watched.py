@@ -1,6 +1,6 @@
-"""Metrics of what the controller reports of its queue (slurm/watch.py), and the alerts on them."""
+"""Metrics of what the controller reports of itself and its queue (slurm/watch.py), and the alerts on them."""
 
-from infra.core.watched import HOST, Alert, Count, LogMetric, Query, mean
+from infra.core.watched import HOST, Alert, Count, LogMetric, Query, mean, promql_name
 from infra.settings.schema import Settings
 
 _EVENT = 'logName="{log}" AND jsonPayload.event="slurm-queue"'
@@ -21,11 +21,26 @@ _DOWN = LogMetric(
     filter=f"{_EVENT} AND jsonPayload.down>=1",
     labels=_PARTITION,
 )
-METRICS = (_STANDING, _DOWN)
+_ALIVE = LogMetric(
+    name="slurm-alive",
+    about="minutes in which the controller's daemon looked, by whether slurmctld answered it",
+    resource=HOST,
+    filter='logName="{log}" AND jsonPayload.event="slurm-alive"',
+    labels={"slurmctld": "EXTRACT(jsonPayload.slurmctld)"},
+)
+METRICS = (_STANDING, _DOWN, _ALIVE)
 
 
 def _stuck(settings: Settings, threshold: float) -> str:
     return f"{mean(_STANDING, settings, '5m', ('partition',))} > {threshold:g}"
+
+
+def _silent(settings: Settings, threshold: float) -> str:
+    """PromQL: the daemon ran within a day, and slurmctld hasn't answered it for so many minutes."""
+    name, resource = promql_name(_ALIVE.name, settings), f'monitored_resource="{HOST}"'
+    ran = f"sum (increase({name}{{{resource}}}[1d]))"
+    answered = f'sum (increase({name}{{{resource}, slurmctld="true"}}[{threshold * 60:.0f}s]))'
+    return f"{ran} > 0 unless {answered} > 0"
 
 
 ALERTS = (
@@ -42,5 +57,12 @@ ALERTS = (
         severity="WARNING",
         conditions={"hosts are down": Count(_DOWN, 1800, ("partition",))},
         threshold=15, low=0, high=29, unit="min of the last 30 with hosts that are down",
+    ),
+    Alert(
+        name="slurm-controller-silent",
+        means="slurmctld, the controller's daemon or its machine is away: nobody ends billed slices",
+        severity="ERROR",
+        conditions={"no answer": Query(_silent, 0)},
+        threshold=10, low=5, high=720, unit="min without an answer of slurmctld to the controller's daemon",
     ),
 )  # fmt: skip

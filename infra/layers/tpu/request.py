@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from google_facts.scopes import EVERYTHING
 from infra.layers.data.names import disk_id, disk_name
-from infra.layers.network.names import SLICE_TAG, network_id, subnet_id
+from infra.layers.network.names import network_id, slice_tags, subnet_id
 from infra.layers.storage.names import service_account_email, steps_bucket
 from infra.layers.storage.settings import StorageSettings
 from infra.layers.tpu.metadata import metadata
@@ -58,7 +58,7 @@ def request(
             "scope": [EVERYTHING],  # IAM decides, not scopes
         },
         "shieldedInstanceConfig": {"enableSecureBoot": place.secure_boot},
-        "tags": [SLICE_TAG],
+        "tags": slice_tags(labels),
         "labels": dict(labels),
         "metadata": dict(attributes),
     }

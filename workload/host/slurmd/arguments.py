@@ -58,7 +58,7 @@ def parse(words: Sequence[str]) -> Arguments:
         ipaddress.ip_address(value["CONTROLLER"])
     except ValueError:
         problems.append(f"CONTROLLER is {value['CONTROLLER']!r}, no address")
-    mounts, startup = [Mount("nfs", value["HOME"], "/home")], None
+    mounts, startup = [Mount("nfs", value["HOME"], "/home", ("hard", "nosuid", "nodev"))], None
     for option in options:
         name, _, text = option.partition("=")
         if name == "--mount" and (mount := _mount(text)):

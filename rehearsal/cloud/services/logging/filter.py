@@ -112,7 +112,8 @@ def _condition(text: str, field: str, comparison: str, value: str) -> Matches:
 
 def values(entry: JsonObject, field: str) -> list[str]:
     """Return the values of an entry's field as text: none, one, or those of a list on the way."""
-    return [str(value) for value in shape.values(entry, field) if value is not None]
+    given = (value for value in shape.values(entry, field) if value is not None)
+    return [str(value).lower() if isinstance(value, bool) else str(value) for value in given]
 
 
 def _number(text: str) -> float | None:

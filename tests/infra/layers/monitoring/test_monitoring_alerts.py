@@ -219,9 +219,9 @@ class Partition:
         self.nodes = Nodes(settings())
         self._watch = Watch(settings(), lambda: self._now_s, self._lines.append)
 
-    def minute(self) -> None:
+    def minute(self, answers: bool = True) -> None:
         self._now_s += 60.0
-        self._watch.look(self.nodes.read())
+        self._watch.look(self.nodes.read() if answers else None)
         self._lab.printed("slurm-dev-controller", self._lines, logs.KEEPER)
         self._lines.clear()
 
@@ -236,6 +236,12 @@ def slurm_nodes_down(lab: Watched) -> None:
     cluster = Partition(lab)
     cluster.nodes.set("tpu-0", "IDLE", "POWERED_DOWN", "DRAIN", reason=f"{HELD}quota: TPUV6E in us-east5-b")
     lab.minutes(25, cluster.minute)
+
+
+def slurm_controller_silent(lab: Watched) -> None:
+    cluster = Partition(lab)
+    lab.minutes(5, cluster.minute)
+    lab.minutes(12, lambda: cluster.minute(answers=False))
 
 
 FAULTS: dict[str, Callable[[Watched], None]] = {
@@ -258,6 +264,7 @@ FAULTS: dict[str, Callable[[Watched], None]] = {
     "pipeline-failed": pipeline_failed,
     "slurm-queue-stuck": slurm_queue_stuck,
     "slurm-nodes-down": slurm_nodes_down,
+    "slurm-controller-silent": slurm_controller_silent,
 }
 
 
@@ -293,6 +300,19 @@ def test_a_second_sweep_that_fails_opens_an_incident(lab: Watched, first: int) -
     sweep_failed(lab)
     lab.minutes(2)
     assert lab.fired(first) == Counter({"pipeline-failed": 1})
+
+
+@pytest.mark.slow
+def test_a_controller_that_is_gone_opens_an_incident_and_one_that_comes_back_in_time_none(
+    lab: Watched, first: int
+) -> None:
+    cluster = Partition(lab)
+    for _ in range(2):
+        lab.minutes(3, cluster.minute)
+        lab.minutes(8)
+    assert lab.fired(first) == Counter()
+    lab.minutes(4)
+    assert lab.fired(first) == Counter({"slurm-controller-silent": 1})
 
 
 @pytest.mark.slow

@@ -95,8 +95,8 @@ class Watched(Lab):
 
     def quiet(self) -> None:
         """Let all incidents close, once no window holds a fault any more."""
-        for _ in range(4):  # a window may reach into the time of an earlier one
-            self.call(self.cloud.world.clock.jump(75 * 60.0))
+        for _ in range(4):  # a window may reach into the time of an earlier one; the longest has a day
+            self.call(self.cloud.world.clock.jump(7 * 3600.0))
             self.minutes(2)
         still = [alert_of(incident) for incident in self.cloud.telemetry.incidents if not incident.closed_s]
         assert still == []

@@ -221,7 +221,7 @@ def test_only_the_ports_that_are_used_are_open() -> None:
         )
         for name, rule in rules.items()
     }
-    controller, login, hosts = "slurm-dev-controller", "slurm-dev-login", "tpu-slice"
+    controller, login, hosts = "slurm-dev-controller", "slurm-dev-login", "slurm-dev-host"
     assert opened == {
         "slurmctld": ([controller], [hosts, login], None, ["6817", "2049"]),
         "slurmd": ([hosts], [hosts, controller, login], None, ["6818"]),

@@ -11,6 +11,7 @@ from infra.engine.settings import from_file
 from infra.layers.slurm import names, slices
 from infra.layers.slurm.settings import SlurmSettings
 from infra.layers.slurm.slices import NameListError, Reached, SlurmSlice
+from infra.layers.tpu.request import member_request
 from infra.settings import commands
 from infra.slices.nodes import nodes
 from tests.infra.layers.slurm.cluster import SMALL, TPU, settings
@@ -89,6 +90,19 @@ def test_a_record_is_one_of_the_fleets_that_hosts_can_start() -> None:
     }  # fmt: skip
     assert len(commands.split(record["run"])) == 8
     json.dumps(record)
+
+
+@pytest.mark.parametrize(("labels", "tags"), [
+    ({"slurm": "slurm-dev"}, ["tpu-slice", "slurm-dev-host"]), ({"slurm": "no_tag"}, ["tpu-slice"]),
+    ({"team": "ml"}, ["tpu-slice"]),
+])  # fmt: skip
+def test_hosts_of_a_cluster_have_a_tag_that_other_slices_lack(
+    labels: dict[str, str], tags: list[str]
+) -> None:
+    record = slices.record(settings(), SlurmSlice("tpu", 1), REACHED)
+    assert record["labels"] == {"slurm": "slurm-dev"}
+    (member, *_) = nodes(settings())
+    assert member_request(settings(), member, labels)["tags"] == tags
 
 
 def test_provisioning_and_image_of_a_nodeset_are_those_of_its_records() -> None:
