@@ -81,7 +81,7 @@ SCENARIO = Scenario(
         """,
             prints="queue:image: us-east5.*@sha256:[0-9a-f]{64}",
         ).by("platform-engineer"),
-        step.stop("bundle", prints="(?s)all match the manifest.*from-bundle: completed", wait=True),
+        step.stop("bundle", prints="(?s)(?=.*from-bundle: completed).*all match the manifest", wait=True),
         # A secret of one team: its job reads it; another team's is refused, and so is the account of its pods.
         step.start(
             "reads",
@@ -98,7 +98,7 @@ SCENARIO = Scenario(
             "bash -c 'TPU_SECRETS=hf-token@latest:HF_TOKEN exec workload secrets -- true'",
         ).by("ci"),
         step.stop("still", prints="(?s)submitted.*running, 2 of 2 hosts.*still: completed", wait=True),
-        step.stop("reads", prints=f"(?s){SECRET_SHA256}.*reads: completed", wait=True),
+        step.stop("reads", prints=f"(?s)(?=.*reads: completed).*{SECRET_SHA256}", wait=True),
         # The same run, out of the image; its slice is taken away in the middle, and it continues at the
         # other one.
         step.start(

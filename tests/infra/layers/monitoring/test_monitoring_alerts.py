@@ -10,7 +10,6 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -24,7 +23,6 @@ from cli.__main__ import main as cli
 from infra.engine.registry import layers
 from infra.google.client import Client
 from infra.layers.monitoring import alerts, documentation
-from infra.layers.tpu import startup
 from rehearsal.cloud.services.monitoring.dashboards import expressions
 from rehearsal.cloud.services.tpu.quotas import REVOCABLE
 from slurm import logs
@@ -42,7 +40,6 @@ from tests.infra.layers.monitoring.watched import (
     alert_of,
 )
 from tests.slurm.lab import Nodes, settings
-from workload.host import events
 from workload.runs.step_log import StepLog
 from workload.runs.store import open_store
 
@@ -489,24 +486,3 @@ class ToLab(HTTPAdapter):
         assert request.url
         request.url = request.url.replace("https://logging.googleapis.com", self._url)
         return super().send(request, *arguments, **named)
-
-
-def test_the_boot_script_says_what_the_metric_counts() -> None:
-    script = startup.render()
-    assert 'log "boot failed in stage $name;' in script
-    assert '"boot failed in stage $1' in script
-    assert re.search(r"boot failed in stage ([a-z-]+)", "boot failed in stage mount-data; run")
-
-
-def test_an_event_is_a_line_and_an_entry() -> None:
-    result = events.payload(events.line("save", {"step": 5, "loss": float("nan")}))
-    assert result is not None
-    assert (result["event"], result["step"], result["loss"]) == ("save", 5, "NaN")
-    assert result["message"].endswith('Z save {"step": 5, "loss": NaN}')
-    assert events.payload("step 5/10  loss 2.0") is None
-    assert events.payload('2026-11-24T10:00:00Z save {"step": ') is None
-
-
-def test_runbooks_and_alerts_are_the_same() -> None:
-    pages = {path.stem for path in (Path(__file__).parents[4] / "docs" / "runbooks").glob("*.md")}
-    assert pages - {"README"} == {*ALERTS}
