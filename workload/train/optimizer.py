@@ -42,7 +42,8 @@ def build(config: Config) -> optax.GradientTransformation:
     update = optax_names.create(config.optimizer, schedule(config), _decayed)
     made = optax.chain(optax.clip_by_global_norm(config.optimizer.clip_norm), update)
     return optax.GradientTransformation(
-        lambda params: made.init(optax.tree.cast(params, jnp.float32)), made.update
+        lambda params: made.init(optax.tree.cast(params, jnp.float32)),
+        lambda gradients, state, params: made.update(gradients, state, optax.tree.cast(params, jnp.float32)),
     )
 
 
