@@ -44,6 +44,26 @@ def test_what_holds_chips_after_a_job_ends_and_the_lock_is_gone(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["other", "vfio"]
 
 
+def test_processes_that_end_during_the_scan_are_passed_over(
+    tmp_path: Path, holder: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[str] = []
+    listed = os.listdir
+
+    def scan(path: str) -> list[str]:
+        if path == "/proc":
+            return ["999999999", *listed(path)]
+        if path == "/proc/999999999/fd":
+            ended.append(path)
+        return listed(path)
+
+    monkeypatch.setattr(os, "listdir", scan)
+    assert epilog.holders([f"{tmp_path}/vfio/"]) == [holder.pid]
+    assert ended
+    holder.kill()
+    holder.wait(HANG_S)
+
+
 def test_a_process_that_does_not_end_fails_the_epilog(
     tmp_path: Path, holder: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,6 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 
 FILE = "/usr/bin/true-after-tpu-job"
 """Of the names that `Epilog` of slurm.conf stands for, as true(1) (infra/layers/slurm/conf/slurm_conf.py)."""
@@ -27,10 +26,13 @@ _PATIENCE_S = 30.0
 def holders(paths: Sequence[str]) -> list[int]:
     """Return the processes with an open file whose path begins with one of `paths`."""
     pids = set[int]()
-    for descriptor in Path("/proc").glob("[0-9]*/fd/*"):
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        folder = f"/proc/{pid}/fd"
         with suppress(OSError):  # it has ended
-            if os.readlink(descriptor).startswith(tuple(paths)):
-                pids.add(int(descriptor.parts[2]))
+            for descriptor in os.listdir(folder):
+                with suppress(OSError):  # closed
+                    if os.readlink(f"{folder}/{descriptor}").startswith(tuple(paths)):
+                        pids.add(int(pid))
     return sorted(pids)
 
 
