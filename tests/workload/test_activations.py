@@ -1,9 +1,13 @@
 """Kept tensors are found by document, reading little else; damaged and missing shards are named."""
 
 import json
+import pickle
 import re
+import threading
 import weakref
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -123,6 +127,26 @@ def test_an_iteration_reads_each_tensor_of_a_shard_once_and_holds_one_shard(run:
         break
     store.bytes_read = 0
     assert item["mlp_out.1"].nbytes == store.bytes_read, "of one document alone"
+
+
+def test_threads_read_a_tensor_of_an_iteration_once_and_a_pickled_document_has_no_tensors(run: Path) -> None:
+    both, store = threading.Barrier(2), Counting(run)
+
+    def met(*_: Any) -> None:
+        with suppress(threading.BrokenBarrierError):
+            both.wait(0.2)
+
+    item = next(iterated := iter(Activations(str(run), store)))
+    read, store.reads = store.read, 0
+    store.read = lambda *place: (met(), read(*place))[1]  # type: ignore[assignment,method-assign]
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(lambda _: item["mlp_out.1"].tobytes(), range(2))
+    assert (store.reads, first) == (1, second)
+    del store.read
+    copied = pickle.loads(pickle.dumps(item))
+    assert (item.shard.held is None, copied.shard.held) == (False, None)
+    assert copied["mlp_out.1"].tobytes() == first
+    iterated.close()  # type: ignore[attr-defined]
 
 
 def test_moments_of_a_run_are_of_all_of_its_tokens(run: Path) -> None:

@@ -15,6 +15,7 @@ The header records its origin. Every tensor is contiguous, so a document's is on
 import difflib
 import hashlib
 import json
+import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -122,6 +123,7 @@ class Shard:
         """
         self._store, self._name = store, name
         self.held: dict[str, NDArray[Any]] | None = None  # tensors read whole, while it is iterated over
+        self._holding = threading.Lock()
         try:
             raw = self._head = store.read(name, 0, first_read)  # not requested again
             size = int.from_bytes(raw[:8], "little")
@@ -156,6 +158,13 @@ class Shard:
             raise self._damaged(f"is damaged: {error}") from None
         if first_read == _FIRST_READ:
             self._head = b""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state without the tensors in memory, e.g. for a process of a pool."""
+        return {name: value for name, value in vars(self).items() if name != "_holding"} | {"held": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _holding=threading.Lock())
 
     @classmethod
     def checked(cls, store: Store, name: str) -> tuple[Self, list[str]]:
@@ -196,8 +205,9 @@ class Shard:
         begin, end, held = int(self.offsets[index]), int(self.offsets[index + 1]), self.held
         if held is None:
             return self.read(key, begin, end)
-        if key not in held:
-            held[key] = self.read(key)
+        with self._holding:  # threads read it once
+            if key not in held:
+                held[key] = self.read(key)
         return held[key][begin:end].copy()  # a view would keep the whole tensor in memory
 
     def moments(self, point: str) -> Moments:
