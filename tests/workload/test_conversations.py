@@ -156,6 +156,28 @@ def test_a_template_that_writes_what_nothing_names_is_refused_before_work(
         Template(folder).render(TURNS[:1])
 
 
+@pytest.mark.parametrize(
+    "used",
+    [
+        "{% if when == 'now' %}now{% endif %}",
+        "{{ 'now' if when != when else '' }}{{ 'x' if 'now' in when else '' }}",
+        "{% for each in when if each %}{{ each }}{% endfor %}",
+        "{% macro first(given) %}{{ given or '' }}{% endmacro %}{{ first(when) }}",
+        "{% set n = when | length %}{{ '' if n == 0 else n }}{{ when | list | join }}",
+        "{% set kept = when %}",
+    ],
+)
+def test_a_name_that_is_defined_nowhere_may_be_used_where_nothing_of_it_is_written(
+    used: str, tmp_path: Path
+) -> None:
+    folder = tokenizer(tmp_path / "tokenizer", "qwen")
+    settings(folder, chat_template=used + "{{ messages[0].content }}")
+    assert Template(folder).render(TURNS[:1], prompted=False) == TURNS[0]["content"]
+    settings(folder, chat_template="{% set text = whan + messages[0].content %}{{ text }}")
+    with pytest.raises(DataError, match="the chat template writes whan, which neither"):
+        Template(folder)
+
+
 def test_a_name_that_a_branch_of_the_template_sets_is_no_token_that_is_missing(tmp_path: Path) -> None:
     folder = tokenizer(tmp_path / "tokenizer", "qwen")
     branch = "{% if messages[0].role == 'system' %}{% set lead = messages[0].content %}{% endif %}{{ lead }}"

@@ -30,6 +30,7 @@ _MARK = re.compile(f"[{''.join(_MARKS)}]")
 # Tokens that every tokenizer may have, and what else transformers gives to a template.
 _TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _VARIABLES = ("messages", "tools", "documents", "add_generation_prompt")
+_TOLERANT = ("default", "d", "length", "count", "list", "join")  # filters of what may be undefined
 ASSISTANT = "assistant"
 _ANSWERS = re.compile(r"{%[-+]?\s*generation\b")
 
@@ -234,7 +235,7 @@ def _absent(
     """Return values of the variables that nothing defines: a template may test them, but not write them.
 
     Raises:
-        DataError: the template never tests one.
+        DataError: the template writes one, and never tests it.
     """
     from jinja2 import Undefined, meta, nodes
 
@@ -255,11 +256,15 @@ def _absent(
     set_somewhere = {node.name for node in tree.find_all(nodes.Name) if node.ctx != "load"}
     set_somewhere |= {macro.name for macro in tree.find_all(nodes.Macro)}
     undefined = meta.find_undeclared_variables(tree) - set_somewhere - known.union(functions)
-    tests: list[nodes.Node] = [*tree.find_all((nodes.Test, nodes.And, nodes.Or, nodes.Not))]
+    written = map(names, tree.find_all((nodes.Output, nodes.Concat, nodes.Add)))
+    asking = (nodes.Test, nodes.And, nodes.Or, nodes.Not, nodes.Compare)
+    tests: list[nodes.Node] = [*tree.find_all(asking)]
     for node in tree.find_all((nodes.If, nodes.CondExpr)):
         tests += node.iter_child_nodes(only=("test",))
-    tests += [node for node in tree.find_all(nodes.Filter) if node.name in ("default", "d")]
-    for name in sorted(undefined.difference(*map(names, tests))):
+    for call in tree.find_all(nodes.Call):
+        tests += call.iter_child_nodes(only=("args", "kwargs"))
+    tests += [node for node in tree.find_all(nodes.Filter) if node.name in _TOLERANT]
+    for name in sorted(undefined.intersection(set().union(*written)).difference(*map(names, tests))):
         raise refusal(name)
     return {name: Absent(name=name) for name in undefined}
 
