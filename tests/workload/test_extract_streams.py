@@ -3,11 +3,14 @@
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.workload.extracting import ARCH, make_stream, save_weights
 from workload.__main__ import main
+from workload.errors import StoreError
+from workload.runs.store import FolderStore
 
 
 @pytest.fixture(scope="module", name="weights")
@@ -149,6 +152,35 @@ def test_an_estimate_refuses_what_a_start_refuses_with_the_same_message(
     assert message in refusals[0]
     assert refusals[0] == refusals[1]
     assert main([*begun, "--estimate"]) == 0  # of the same settings
+
+
+def test_an_estimate_needs_no_weights_but_their_config_and_no_storage_of_its_run(
+    begun: list[str],
+    weights: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "config.json").write_bytes((weights / "config.json").read_bytes())
+    line = [*begun, "--estimate", "--set", f'model.weights="{tmp_path}"']
+    assert main(line) == 0
+    output = capsys.readouterr()
+    assert "98 of 98 tokens" in output.out
+    assert f"not compared with the run's record: {tmp_path} holds no weights" in output.err
+
+    def of_streams_alone(store: FolderStore, *rest: Any) -> Any:
+        if "/extractions/" in store.url:
+            raise StoreError("no access")
+        return whole(store, *rest)
+
+    for method in ("read", "list"):
+        whole = getattr(FolderStore, method)
+        with monkeypatch.context() as patched:
+            patched.setattr(FolderStore, method, of_streams_alone)
+            assert main([*begun, "--estimate"]) == 0
+        output = capsys.readouterr()
+        assert "98 of 98 tokens" in output.out
+        assert output.err == "  … not compared with the run's record: no access\n"
 
 
 @pytest.fixture(scope="module", name="begun")

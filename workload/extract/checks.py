@@ -23,9 +23,15 @@ IDENTITY = "config.json"
 
 
 def selected(
-    config: Config, stream: Stream, weights: Weights
+    config: Config, stream: Stream, weights: Weights, present: bool = True
 ) -> tuple[list[Wanted], NDArray[np.bool_] | None]:
     """Return the tensors to keep, and True for each token to keep; None for all tokens.
+
+    Args:
+        config: settings.
+        stream: to extract.
+        weights: of the model.
+        present: False for weights that aren't on this machine, which aren't checked.
 
     Raises:
         WorkloadError: settings, stream and weights don't fit together.
@@ -35,7 +41,8 @@ def selected(
     problems += _problems(config, stream, weights.name, weights.arch) + of_positions
     if problems:
         raise ConfigError("workload extract", problems)
-    weights.check()
+    if present:
+        weights.check()
     return wanted, kept_T
 
 

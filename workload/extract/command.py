@@ -3,14 +3,15 @@
 import argparse
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from workload import arguments as arguments_of
 from workload import command, print_progress
 from workload.activations import pickles
 from workload.activations.reader import Activations
-from workload.errors import ConfigError, Problem, TakenError
+from workload.errors import ConfigError, Problem, StoreError, TakenError
 from workload.extract import config as configs
 from workload.host import chips
 from workload.host.heartbeat import Heartbeat
@@ -62,6 +63,7 @@ def _estimate(options: argparse.Namespace) -> int:
     from workload.extract import checks, points
     from workload.extract.estimate import of_source
     from workload.extract.weights import find
+    from workload.model import huggingface
     from workload.preflight.slices import of_a_host
     from workload.runs.store import open_store
 
@@ -78,18 +80,33 @@ def _estimate(options: argparse.Namespace) -> int:
     if options.format == pickles.FORMAT:
         pickles.by_layer(names, options.point)
     estimate = of_source(options.stream, config.extract, wanted, weights.arch)
-    begun = placed and open_store(url).list(checks.IDENTITY)
+    folder, begun = getattr(weights, "path", None), list[str]()  # a folder may hold config.json alone
+    present = not folder or any((folder / name).exists() for name in (huggingface.WHOLE, huggingface.INDEX))
+    with _noted():
+        begun += open_store(url).list(checks.IDENTITY) if placed else []
+        if begun and not present:
+            raise StoreError(f"{weights.name} holds no weights")
     for stream in map(read, _to_check(options.stream)):
-        checks.selected(config, stream, weights)
-        if begun:
+        checks.selected(config, stream, weights, present)
+        if begun and present:
             given = checks.identity(config, stream, weights, names, chips)
-            checks.refuse_other_run(open_store(url), given, compared_chips=False)
+            with _noted():
+                checks.refuse_other_run(open_store(url), given, compared_chips=False)
     if options.json:
         facts = {"tokens": estimate.tokens, "kept": estimate.kept, "size_bytes": estimate.size_bytes}
         print(json.dumps(facts | {"predicted_host_hours": estimate.hours(chips)}))
     else:
         print(estimate.text(chips))
     return 0
+
+
+@contextmanager
+def _noted() -> Iterator[None]:
+    """Print that the run's record can't be compared, which an estimate doesn't need."""
+    try:
+        yield
+    except StoreError as error:
+        print_progress(f"not compared with the run's record: {error}")
 
 
 def _run(options: argparse.Namespace, heartbeat: Heartbeat) -> int:
