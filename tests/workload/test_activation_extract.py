@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -262,7 +263,16 @@ def test_outputs_beyond_a_chips_memory_are_refused_before_one_is_computed(
     small = Forward(ARCH, [Wanted(0, "resid_post")], Shape(8, 128), "float32")
     monkeypatch.setattr(forward.sharding, "memory_bytes", lambda _: 32 << 20)
     small.compile()
+    large = Forward(ARCH, [Wanted(0, "resid_post")], Shape(512, 128), "float32")
     with pytest.raises(
-        HopelessError, match=r"512 rows of 128 tokens takes 0\.\d GiB; a chip has 0\.0\n    fix"
+        HopelessError,
+        match=r"512 rows of 128 tokens takes 0\.\d GiB; a chip has 0\.0\n    fix.* another --name",
     ):
-        Forward(ARCH, [Wanted(0, "resid_post")], Shape(512, 128), "float32").compile()
+        large.compile()
+    sizes = {"temp_size_in_bytes": 2 << 20, "output_size_in_bytes": 8 << 20, "argument_size_in_bytes": 0}
+    analysis = SimpleNamespace(**sizes)
+    monkeypatch.setattr(jax.stages.Compiled, "memory_analysis", lambda _: analysis)
+    small.compile(3)
+    for batches in (4, 1000):
+        with pytest.raises(HopelessError):
+            small.compile(batches)

@@ -121,8 +121,8 @@ class Forward:
         placed: tuple[Array, ...] = jax.device_put(tuple(arrays), self._by_row)
         return placed
 
-    def compile(self) -> Any:
-        """Compile (params, *`place`) -> Output.
+    def compile(self, batches: int = _OUTPUTS) -> Any:
+        """Compile (params, *`place`) -> Output; `batches`: to be computed.
 
         Raises:
             HopelessError: a batch takes more than the memory of a chip, or of this machine where that is it.
@@ -141,12 +141,14 @@ class Forward:
         compiled = jax.jit(run).lower(self.params, *placed).compile()
         analysis, limit = compiled.memory_analysis(), sharding.memory_bytes(jax.local_devices()[0])
         memory = limit or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        needed = analysis.temp_size_in_bytes + _OUTPUTS * analysis.output_size_in_bytes if analysis else 0
+        outputs = min(_OUTPUTS, batches)
+        needed = analysis.temp_size_in_bytes + outputs * analysis.output_size_in_bytes if analysis else 0
         if analysis and jax.default_backend() != "tpu":  # whose temporaries include the arguments
             needed += analysis.argument_size_in_bytes
         if needed > memory:
             rows = f"a batch of {self.shape.rows} rows of {self.shape.length} tokens"
-            fix = "make the streams with --max-tokens, lower extract.batch_tokens, or run it on a slice"
+            fix = "lower extract.batch_tokens, make the streams with --max-tokens, or run it on a slice;"
+            fix += " with another --name: the run's record holds these settings"
             where = "a chip" if limit else "this machine"
             rule = f"{rows} takes {needed / 2**30:.1f} GiB; {where} has {memory / 2**30:.1f}"
             raise HopelessError(f"{rule}\n    fix: {fix}")

@@ -155,7 +155,7 @@ class Extraction:
         )
         if missing:
             summary.stages = [
-                Stage("compute", self._computing()),
+                Stage("compute", self._computing(sum(len(part.batches) for part in missing))),
                 Stage("fetch", self._gathered),
                 Stage("write", self._writing(about, summary), WRITERS),
             ]
@@ -210,10 +210,12 @@ class Extraction:
         raw = b"".join(writer.pack(about, {**described, **of_shards}))
         create_same(self._store, shard.index(about.worker), raw)
 
-    def _computing(self) -> Callable[[Iterator[tuple[Range, Batch]]], Iterable[tuple[Range, Batch, Output]]]:
+    def _computing(
+        self, missing: int
+    ) -> Callable[[Iterator[tuple[Range, Batch]]], Iterable[tuple[Range, Batch, Output]]]:
         most = self._selection.most(self._ranges, self._shape)
         forward = Forward(self._arch, self._wanted, self._shape, self._config.extract.dtype, most)
-        params, program = self._weights.load(forward.arch, forward.params), forward.compile()
+        params, program = self._weights.load(forward.arch, forward.params), forward.compile(missing)
         chips, shape = jax.local_devices(), self._shape
         self._progress(
             f"{len(chips)} x {chips[0].device_kind}; attention {forward.attention}:"
