@@ -24,7 +24,6 @@ _EXAMPLES = """  workload preflight llama-3.1-8b-v6e-256.toml --slice v6e-256
   workload preflight llama-3.1-8b-2x256.toml --slice v6e-256 --slices 2 --json
   workload preflight mine.toml --slice v6e-16 --set train.batch_size=32
   workload preflight llama-3.1-8b-v6e-8.toml --slice v6e-8 --search --plot found.png"""
-_VOCABULARY = "model.vocab_size"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -67,13 +66,19 @@ def _run(options: argparse.Namespace) -> int:
     _check_options(options)
     try:
         config = _with_weights(config)
-        _check_vocabulary(config)
     except (ConfigError, WeightsError) as error:
         # Weights that aren't here are on the hosts; [model] beside those that are is wrong there, too.
         paths = [problem.path for problem in error.problems] if isinstance(error, ConfigError) else []
-        if not options.cached or any(path.startswith("model.") for path in paths if path != _VOCABULARY):
+        if not options.cached or any(path.startswith("model.") for path in paths):
             raise
         print_progress(str(error))
+        return 4
+    try:
+        _check_vocabulary(config)
+    except ConfigError as error:
+        if not options.cached:
+            raise
+        print_progress(str(error))  # the hosts have the tokens
         return 4
 
     def judged(config: Config, compiled: Compiled) -> Verdict:
@@ -147,7 +152,7 @@ def _with_weights(config: Config) -> Config:
 def _check_vocabulary(config: Config) -> None:
     if not config.model.vocab_size and not isinstance(config.model, ModuleConfig):
         rule, fix = "must be set, since preflight reads no tokens", "set it to the tokenizer's"
-        raise ConfigError("workload preflight", [Problem(_VOCABULARY, "0", rule, fix)])
+        raise ConfigError("workload preflight", [Problem("model.vocab_size", "0", rule, fix)])
 
 
 def _check_options(options: argparse.Namespace) -> None:

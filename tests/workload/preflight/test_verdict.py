@@ -263,6 +263,8 @@ def test_a_model_comes_with_the_weights_that_a_run_begins_with(
     assert seen[0].model == replace(arch, head_dim=arch.K)
     assert main([*line, "--set", "model.layers=3"]) == 2
     assert "model.layers = 3: must be 32, as in" in capsys.readouterr().err
+    assert main([*line, "--set", "model.vocab_size=7"]) == 2
+    assert "model.vocab_size = 7: must be 128256, as in" in capsys.readouterr().err
     (tmp_path / "config.json").unlink()
     assert main(line) == 4, "the hosts may have it"
     assert main(line[:-1]) == 2
