@@ -33,6 +33,7 @@ from workload.train.sharding import rings
 from workload.train.update import TrainStep
 
 _STEPS = "train.steps"
+_YOUNGER = ("optax", "qwix", "tokamax")  # of `rounding`; earlier records have none
 _OF_FORKS = ("train.init_from", "train.init_with", "base_sha256")  # which each has of its own
 
 
@@ -130,6 +131,8 @@ class RunRecord:
                 stored["exact"]["model"] = variants | model
             elif accumulate := stored["rounding"].get("accumulate"):  # where older records have it alone
                 stored["exact"].setdefault("train", {}).setdefault("accumulate", accumulate)
+            for key in self._written["rounding"].keys() & set(_YOUNGER):
+                stored["rounding"].setdefault(key, self._written["rounding"][key])
         except MissingObjectError:
             self._identify_base({})
             if self._config.train.init_from:  # before the run's name is bound to these weights
