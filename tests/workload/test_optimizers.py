@@ -1,5 +1,6 @@
 """Optimizers of optax by name, and schedules: refused in one message, sharded, and resumed to the bit."""
 
+import json
 import shutil
 import subprocess
 import sys
@@ -10,18 +11,23 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import orbax.checkpoint as ocp  # type: ignore[import-untyped]
 import pytest
 
 from tests.workload.refused import check_refused
 from tests.workload.slice import RunFolder, command, cpu_devices, train
+from tests.workload.test_modules import EXAMPLES, config_of
 from tools.blocks import ROOT
 from workload.__main__ import main
+from workload.runs.store import FolderStore
+from workload.train import checksums, optimizer
 from workload.train import config as configs
-from workload.train import optimizer
 from workload.train.config import Config, TrainConfig
 from workload.train.optimizer_config import OptimizerConfig
+from workload.train.past import Past
 from workload.train.sharding import make_mesh
 from workload.train.steps import make_step
+from workload.train.stored_steps import FOLDER
 
 ADAFACTOR = ("optimizer.name=adafactor", "optimizer.options={momentum=0.9, min_dim_size_to_factor=8}")
 
@@ -227,3 +233,20 @@ def test_a_run_of_another_optimizer_ends_with_the_same_bits_after_a_loss_of_step
     assert run.losses() == losses
     assert train([*line, "--set=optimizer.name=sgd", "--set=optimizer.options={}"]) == 2
     assert main(["checkpoints", "verify", str(run.path)]) == 0
+
+
+@pytest.mark.parametrize("earlier", [True, False])
+def test_a_checkpoint_of_narrow_parameters_is_read_in_the_dtypes_that_it_was_saved_in(
+    earlier: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(EXAMPLES)
+    config, store = config_of("encoder:Model", {}), FolderStore(tmp_path)
+    exact = config.identity() | ({} if earlier else {"moments": "float32"})
+    store.write("config.json", json.dumps({"exact": exact, "rounding": {}}).encode())
+    params = {"up": jnp.ones(3, jnp.bfloat16)}
+    moments = optimizer.build(config, earlier).init(params)
+    state = {"params": params, "opt_state": jax.tree.map(lambda leaf: leaf + leaf.size, moments)}
+    kept = {leaf.dtype.name for leaf in jax.tree.leaves(moments) if leaf.ndim}
+    assert kept == ({"bfloat16", "float32"} if earlier else {"float32"})  # AdamW's first moment has a setting
+    ocp.PyTreeCheckpointer().save(tmp_path / FOLDER / "2", state)
+    assert checksums.digests(Past.read(store).restore(2, whole_state=True)) == checksums.digests(state)

@@ -37,10 +37,15 @@ def learning_rates(config: Config) -> NDArray[np.float32]:
     return np.broadcast_to(np.asarray(rates, np.float32), config.train.steps)
 
 
-def build(config: Config) -> optax.GradientTransformation:
-    """Create the optimizer of a run; its state is float32 whatever the parameters are, as their gradients."""
+def build(config: Config, narrow: bool = False) -> optax.GradientTransformation:
+    """Create the optimizer of a run; its state is float32 whatever the parameters are, as their gradients.
+
+    Earlier versions kept a module's state in the dtypes of its parameters: `narrow`.
+    """
     update = optax_names.create(config.optimizer, schedule(config), _decayed)
     made = optax.chain(optax.clip_by_global_norm(config.optimizer.clip_norm), update)
+    if narrow:
+        return made
     return optax.GradientTransformation(
         lambda params: made.init(optax.tree.cast(params, jnp.float32)),
         lambda gradients, state, params: made.update(gradients, state, optax.tree.cast(params, jnp.float32)),

@@ -144,7 +144,8 @@ class Past:
 
     def optimizer_shapes(self, params: Any) -> Any:
         """Return the shapes of the optimizer's state for such parameters."""
-        return jax.eval_shape(build(Config(optimizer=self.optimizer)).init, params)
+        narrow = isinstance(self.model, ModuleConfig) and "moments" not in self.exact
+        return jax.eval_shape(build(Config(optimizer=self.optimizer), narrow).init, params)
 
     def state(self, step: int, abstract: Any) -> Any:
         """Restore the state, or its parameters alone, as `abstract` places it.
