@@ -236,8 +236,12 @@ class Job:
                 return  # a new node boots by the new metadata
             # A boot that has begun installs the earlier bundle, and only one runs at a time.
             boots = hosts.booting(observation.view, observation.members, silent_s)
-            if ready == instances and not (observation.outdated or boots):
+            applied = self.run.applied(observation)
+            if ready == instances and applied and not boots:
                 break
+            if not applied and (why := self.run.blocked):
+                fix = f"tpu fleet create {self._environment} --slice {self._name}, then the same again"
+                raise CommandError(f"{self._name}: its hosts get no new metadata: {why}\n    fix: {fix}")
             time.sleep(_POLL_S if boots else _UPDATE_POLL_S)
         if self.run.rebundled:
             self._remote("exec", lambda request, remote: hosts.execute(

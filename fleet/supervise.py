@@ -220,6 +220,19 @@ class Supervisor:
             with suppress(FleetError):
                 self.fleet.adhoc[self._item["name"]] = self._saved.keep(self._item["name"], record)
 
+    def applied(self, observation: Observation) -> bool:
+        """Return whether each node's label `spec`, which an update sets with the metadata, is this program's."""
+        nodes = observation.nodes
+        return all(observed.labels.get("spec") == self.fleet.spec(member) for member, observed in nodes)
+
+    @property
+    def blocked(self) -> str:
+        """Reason for which no node's metadata is updated until a user acts; empty: it isn't so."""
+        (member,), state = self.fleet.members, self._controller.state
+        if why := state.bundles.get(member.bundle_label):
+            return f"no node has booted with the bundle {member.bundle_label}: {why}"
+        return state.refusal(member.key, member.key).stopped
+
     def living(self) -> tuple[list[ObservedNode], bool]:
         """Return the READY nodes, and whether their program has ended, which `over` then ignores."""
         observation = self._look()

@@ -13,8 +13,10 @@ import pytest
 from cli import run
 from fleet.model import WorkerStatus
 from infra.errors import CommandError
+from infra.google.failures import Failure, Kind
 from tests.cli.call import call
 from tests.cli.test_run import DONE, NODE, Published, _published, _script  # noqa: F401
+from tests.fleet.command import fleet
 from tests.fleet.world import Cloud, _world  # noqa: F401
 from tests.virtual_time import replace_time
 
@@ -46,6 +48,45 @@ def test_a_second_program_of_a_name_is_told_whose_it_is_and_takes_over_only_by_r
     assert commands == [(run._INSTALL_CODE,)], "the command is the same"
     assert world.updated == [NODE]
     assert [verb for verb, _ in world.requests] == ["create"]
+
+
+@pytest.mark.parametrize("refused", [[], [Kind.TRANSIENT]])
+def test_hosts_install_once_google_lists_the_update_of_their_metadata(
+    refused: list[Kind], script: Path, published: Published, world: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = ["dev", str(script), "--slice", "v6e-16", "--name", "own", "--yes", "--detach"]
+    assert call(run.run, line) == 0
+    before, shown = world.labels[NODE]["spec"], []
+    world.update_looks, world.refused = 5, [Failure(kind, "not now") for kind in refused]
+    monkeypatch.setattr(run.hosts, "execute", lambda *_: shown.append(world.labels[NODE]["spec"]) or 0)
+    sleep = time.sleep
+
+    def pause(seconds: float) -> None:
+        sleep(0.005)
+        world.at_s += 10 * seconds
+
+    replace_time(monkeypatch, "sleep", pause)
+    assert call(run.run, [*line, "--replace"]) == 0
+    assert len(shown) == 1
+    assert shown[0] != before, "an installation by the earlier metadata restarts the earlier code"
+    assert world.updated == [NODE] * (1 + len(refused)), "a refused update is sent again"
+
+
+def test_hosts_are_left_alone_if_their_metadata_cant_be_updated(
+    script: Path, published: Published, world: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = ["dev", str(script), "--slice", "v6e-16", "--name", "own", "--yes", "--detach"]
+    assert call(run.run, line) == 0
+    commands: list[str] = []
+    monkeypatch.setattr(run.hosts, "execute", lambda *_: commands.append("install") or 0)
+    monkeypatch.setattr(run.hosts, "restart", lambda *_: commands.append("restart") or 0)
+    world.refused = [Failure(Kind.PERMISSION, "tpu.nodes.update")]
+    with pytest.raises(CommandError, match=r"own: its hosts get no new metadata: .*tpu.nodes.update"):
+        call(run.run, [*line, "--replace"])
+    assert (world.updated, commands) == ([NODE], [])
+    assert fleet(["create", "dev", "--slice", "own", "--yes"]) == 0
+    assert call(run.run, [*line, "--replace"]) == 0
+    assert commands == ["install", "restart"]
 
 
 @pytest.mark.parametrize("more", [["--", "--lr", "1"], ["--env", "A=1"]])
