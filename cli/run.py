@@ -58,11 +58,18 @@ from infra.slices.price import at_dearest
 from infra.slices.settings import TpuSettings
 
 _LOOK_S, _POLL_S, _UPDATE_POLL_S = 10.0, 2.0, 0.5
-_INSTALL = ("sudo", "systemctl", "restart", "google-startup-scripts")
+# A host's own metadata server may follow later than Google's list of nodes.
+_ONCE_UPDATED = (
+    "get() { curl --silent --fail --max-time 10 --retry 3 --header 'Metadata-Flavor: Google'"
+    ' "http://metadata.google.internal/computeMetadata/v1/instance/attributes/$1"; }; tries=0;'
+    " until [[ $(get tpu-bundle) == BUNDLE ]]; do ((tries++ < 30)) ||"
+    " { echo 'the metadata server has no update to bundle BUNDLE after 30 s: nothing is restarted' >&2;"
+    " exit 1; }; sleep 1; done; "
+)
+_INSTALL = _ONCE_UPDATED + "sudo systemctl restart google-startup-scripts"
 # The loader of the metadata, and of the stages those that new code needs. The job's starts are counted anew.
 _INSTALL_CODE = (
-    "loader=$(curl --silent --fail --max-time 10 --retry 3 --header 'Metadata-Flavor: Google'"
-    " http://metadata.google.internal/computeMetadata/v1/instance/attributes/startup-script)"
+    _ONCE_UPDATED + "loader=$(get startup-script)"
     ' && sudo bash -c "$loader" loader code'
     " && sudo bash -c 'systemctl reset-failed tpu-job 2>&-; systemctl restart --no-block tpu-job'"
 )
@@ -243,12 +250,12 @@ class Job:
                 fix = f"tpu fleet create {self._environment} --slice {self._name}, then the same again"
                 raise CommandError(f"{self._name}: its hosts get no new metadata: {why}\n    fix: {fix}")
             time.sleep(_POLL_S if boots else _UPDATE_POLL_S)
-        if self.run.rebundled:
-            self._remote("exec", lambda request, remote: hosts.execute(
-                request, replace(remote, probe=False), [_INSTALL_CODE]
-            ))  # fmt: skip
-        else:
-            self._remote("exec", lambda request, remote: hosts.execute(request, remote, _INSTALL))
+        code = self.run.rebundled
+        line = (_INSTALL_CODE if code else _INSTALL).replace("BUNDLE", str(self._member.bundle))
+        self._remote("exec", lambda request, remote: hosts.execute(
+            request, replace(remote, probe=not code), [line]
+        ))  # fmt: skip
+        if not code:
             self._restart()
         workers, took_s = self._member.kind.hosts, time.monotonic() - self._called_s
         self._print(f"restarted on {workers} worker{'s' if workers > 1 else ''} after {took_s:.1f} s")

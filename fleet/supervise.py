@@ -221,7 +221,7 @@ class Supervisor:
                 self.fleet.adhoc[self._item["name"]] = self._saved.keep(self._item["name"], record)
 
     def applied(self, observation: Observation) -> bool:
-        """Return whether each node's label `spec`, which an update sets with the metadata, is this program's."""
+        """Return whether the label `spec` of each node, updated with its metadata, is this program's."""
         nodes = observation.nodes
         return all(observed.labels.get("spec") == self.fleet.spec(member) for member, observed in nodes)
 

@@ -2,6 +2,7 @@
 
 import itertools
 import re
+import subprocess
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +19,49 @@ from tests.cli.call import call
 from tests.cli.test_run import DONE, NODE, Published, _published, _script  # noqa: F401
 from tests.fleet.command import fleet
 from tests.fleet.world import Cloud, _world  # noqa: F401
+from tests.limits import HANG_S
 from tests.virtual_time import replace_time
+
+
+def _line(line: str, bundle: int) -> tuple[str]:
+    return (line.replace("BUNDLE", f"{bundle:064x}"),)
+
+
+@pytest.mark.parametrize("line", ["_INSTALL", "_INSTALL_CODE"])
+@pytest.mark.parametrize("late", [0, 3, 60])
+def test_a_host_installs_nothing_before_its_metadata_name_the_bundle(
+    line: str, late: int, tmp_path: Path
+) -> None:
+    (command,) = _line(getattr(run, line), 2)
+    stubs = f"""
+      curl() {{
+        case ${{*: -1}} in
+          */tpu-bundle) echo >>tries; (($(wc -l <tries) > {late})) && echo {2:064x} || echo {1:064x} ;;
+          */startup-script) echo loader ;;
+        esac
+      }}
+      sudo() {{ echo "$@"; }}
+      sleep() {{ :; }}
+    """
+    done = subprocess.run(
+        ["bash", "-c", stubs + command],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=HANG_S,
+    )
+    if late > 30:
+        assert (done.returncode, done.stdout) == (1, "")
+        assert f"no update to bundle {2:064x} after 30 s: nothing is restarted" in done.stderr
+    else:
+        assert done.returncode == 0, done.stderr
+        words = {
+            "_INSTALL": "systemctl restart google-startup-scripts\n",
+            "_INSTALL_CODE": "bash -c loader loader code\n",
+        }
+        assert done.stdout.startswith(words[line])
+        assert len((tmp_path / "tries").read_text()) == late + 1
 
 
 def test_a_second_program_of_a_name_is_told_whose_it_is_and_takes_over_only_by_replace(
@@ -45,7 +88,7 @@ def test_a_second_program_of_a_name_is_told_whose_it_is_and_takes_over_only_by_r
     output = capsys.readouterr().out
     assert "present   own is a fleet already: its owner is ann@example.com" in output
     assert re.search(r"own: restarted on 4 workers after \d+\.\d s\n", output)
-    assert commands == [(run._INSTALL_CODE,)], "the command is the same"
+    assert commands == [_line(run._INSTALL_CODE, 3)], "the command is the same"
     assert world.updated == [NODE]
     assert [verb for verb, _ in world.requests] == ["create"]
 
@@ -99,7 +142,7 @@ def test_hosts_run_their_startup_script_again_for_another_command(
     monkeypatch.setattr(run.hosts, "execute", lambda _, __, words: commands.append(tuple(words)) or 0)
     monkeypatch.setattr(run.hosts, "restart", lambda *_: commands.append(("restart",)) or 0)
     assert call(run.run, [*line, "--replace", *more]) == 0
-    assert commands == [run._INSTALL, ("restart",)]
+    assert commands == [_line(run._INSTALL, 2), ("restart",)]
 
 
 @pytest.mark.parametrize("end", [KeyboardInterrupt, 1])
@@ -122,12 +165,14 @@ def test_an_interrupted_replacement_is_completed_by_the_same_command(
     monkeypatch.setattr(run.hosts, "execute", broken)
     with pytest.raises((KeyboardInterrupt, CommandError)):
         call(run.run, line)
-    assert commands == [(run._INSTALL_CODE,)]
+    assert commands == [_line(run._INSTALL_CODE, 2)]
     monkeypatch.setattr(run, "publish", lambda *_: SimpleNamespace(bundle=SimpleNamespace(id=f"{2:064x}")))
     monkeypatch.setattr(run.hosts, "execute", lambda _, __, words: commands.append(tuple(words)) or 0)
     monkeypatch.setattr(run.hosts, "restart", lambda *_: commands.append(("restart",)) or 0)
     assert call(run.run, line) == 0
-    assert commands[1:] == [run._INSTALL, ("restart",)], "by all stages: some hosts may have the new code"
+    assert commands[1:] == [_line(run._INSTALL, 2), ("restart",)], (
+        "by all stages: some hosts may have the new code"
+    )
     assert call(run.run, line) == 0
     assert len(commands) == 3, "nothing is left to do"
 
