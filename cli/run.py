@@ -198,7 +198,7 @@ class Job:
             return 0 if end.done else 1
 
     def _follow(self, detach: bool) -> int:
-        ready, ended = self.run.living()
+        ready, ended = self.run.living(patient=True)
         self.run.keep()
         earlier = {item.instance for item in ready}
         coming = {observed.name for _, observed in self.run.nodes if observed.state in ON_THE_WAY}
@@ -209,15 +209,20 @@ class Job:
             self._restart()
         while True:
             observation = self._step()
-            if self.run.changed and observation.outdated:  # created by the earlier record, and up by now
-                self._swap({item.instance for _, item in observation.nodes} - earlier)
+            up = {
+                item.instance for _, item in observation.nodes
+                if item.state == "READY" and (observation.outdated or item.name in coming)
+            } - earlier  # fmt: skip
+            if self.run.changed and up:  # created by the earlier record
+                self._swap(up)
+                earlier |= up
             (decision,) = observation.decisions
             if self.run.over(observation):
                 return self._end(observation)
             observed = observation.view.node(decision.node, decision.zone)
             # What is created by the earlier record boots the earlier program.
             late = self.run.changed and observed and observed.name in coming and observed.state in ON_THE_WAY
-            if not (late or observation.outdated):
+            if self.run.changed and observation.nodes and not late and self.run.applied(observation):
                 self.run.settle()
             if detach and observed and not late:
                 self.result = {"condition": str(decision.condition)}

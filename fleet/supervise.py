@@ -233,9 +233,17 @@ class Supervisor:
             return f"no node has booted with the bundle {member.bundle_label}: {why}"
         return state.refusal(member.key, member.key).stopped
 
-    def living(self) -> tuple[list[ObservedNode], bool]:
-        """Return the READY nodes, and whether their program has ended, which `over` then ignores."""
+    def living(self, *, patient: bool = False) -> tuple[list[ObservedNode], bool]:
+        """Return the READY nodes, and whether their program has ended, which `over` then ignores.
+
+        Args:
+            patient: look for nodes that run another program until one is seen, or every zone answers.
+        """
         observation = self._look()
+        while patient and self.changed and not observation.nodes and unanswered(observation):
+            self._report_once("silent", "; ".join(unanswered(observation)))
+            time.sleep(_LEASE_PAUSE_S)
+            observation = self._look()
         ready = [observed for _, observed in observation.nodes if observed.state == "READY"]
         claims = over(observation.decisions, self._present_since_s) if ready else {}
         ended = bool(claims) and not disputed(self.fleet, claims, observation.view.at_s)

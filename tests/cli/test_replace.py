@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from cli import run
+from fleet.adhoc import REPLACING
 from fleet.model import WorkerStatus
 from infra.errors import CommandError
 from infra.google.failures import Failure, Kind
@@ -177,8 +178,9 @@ def test_an_interrupted_replacement_is_completed_by_the_same_command(
     assert len(commands) == 3, "nothing is left to do"
 
 
+@pytest.mark.parametrize("monitored", [False, True])
 def test_a_node_that_was_being_created_for_an_earlier_program_gets_the_new_one_once_it_is_up(
-    script: Path, published: Published, world: Cloud, monkeypatch: pytest.MonkeyPatch
+    monitored: bool, script: Path, published: Published, world: Cloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     line = ["dev", str(script), "--slice", "v6e-16", "--name", "own", "--yes", "--replace"]
     assert call(run.run, [*line, "--detach"]) == 0
@@ -188,9 +190,11 @@ def test_a_node_that_was_being_created_for_an_earlier_program_gets_the_new_one_o
     monkeypatch.setattr(run.hosts, "restart", lambda *_: commands.append("restart") or 0)
     looks = itertools.count()
 
-    def look(*_: object) -> None:
+    def look(job: run.Job, _: float) -> None:
         time.sleep(0.02)
         if (number := next(looks)) == 2:
+            if monitored:  # by a monitor's update
+                world.labels[NODE] = job.run.fleet.body(job.run.nodes[0][0])["labels"]
             world.states[NODE] = "READY"
         if commands:
             world.statuses[NODE] = DONE
@@ -199,7 +203,32 @@ def test_a_node_that_was_being_created_for_an_earlier_program_gets_the_new_one_o
     monkeypatch.setattr(run.Job, "_print_output", look)
     assert call(run.run, line) == 0
     assert commands == ["install"]
-    assert world.updated == [NODE]
+    assert world.updated == ([] if monitored else [NODE])
+
+
+def test_a_replacement_waits_for_a_zone_that_doesnt_answer_at_first(
+    script: Path, published: Published, world: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = ["dev", str(script), "--slice", "v6e-16", "--name", "own", "--yes", "--detach"]
+    assert call(run.run, line) == 0
+    commands: list[str] = []
+    monkeypatch.setattr(run.hosts, "execute", lambda *_: commands.append("install") or 0)
+    world.silent, pauses, sleep = {"us-east5-a"}, itertools.count(), time.sleep
+
+    def settled() -> bool:
+        return any(f"{2:064x}" in text and REPLACING not in text for text, _ in world.objects.values())
+
+    def pause(_: float) -> None:
+        sleep(0.01)
+        assert commands or not settled(), "nobody knows what the hosts run"
+        if next(pauses) == 3:
+            world.silent.clear()
+
+    replace_time(monkeypatch, "sleep", pause)
+    assert call(run.run, [*line, "--replace"]) == 0
+    assert next(pauses) > 3
+    assert commands == ["install"]
+    assert settled()
 
 
 @pytest.mark.parametrize("state", ["READY", "CREATING"])
