@@ -133,8 +133,8 @@ def test_hosts_are_left_alone_if_their_metadata_cant_be_updated(
     assert commands == ["install", "restart"]
 
 
-@pytest.mark.parametrize("more", [["--", "--lr", "1"], ["--env", "A=1"]])
-def test_hosts_run_their_startup_script_again_for_another_command(
+@pytest.mark.parametrize("more", [["--", "--lr", "1"], ["--env", "A=1"], []])
+def test_hosts_run_their_startup_script_again_for_another_command_or_setting(
     more: list[str], script: Path, published: Published, world: Cloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     line = ["dev", str(script), "--slice", "v6e-16", "--name", "own", "--yes", "--detach"]
@@ -142,6 +142,8 @@ def test_hosts_run_their_startup_script_again_for_another_command(
     commands: list[tuple[str, ...]] = []
     monkeypatch.setattr(run.hosts, "execute", lambda _, __, words: commands.append(tuple(words)) or 0)
     monkeypatch.setattr(run.hosts, "restart", lambda *_: commands.append(("restart",)) or 0)
+    if not more:
+        world.labels[NODE] = {**world.labels[NODE], "spec": "of-a-setting"}
     assert call(run.run, [*line, "--replace", *more]) == 0
     assert commands == [_line(run._INSTALL, 2), ("restart",)]
 
