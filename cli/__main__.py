@@ -17,7 +17,7 @@ from cli import log
 from cli.command import Group, Part, execute
 from cli.completion import VARIABLE
 from infra.settings.sources import ROOT
-from views.terminal import guard
+from views.terminal import guard, unguarded
 
 INTERRUPTED, CLOSED_PIPE = 130, 141
 
@@ -110,8 +110,8 @@ log.option(tpu)
 def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
     """Run a command line on the checkout at `root`; return the exit status."""
     guard()
-    if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(line_buffering=True)  # a pipe has each line at once, in order with stderr's
+    if isinstance(stdout := unguarded(sys.stdout), TextIOWrapper):
+        stdout.reconfigure(line_buffering=True)  # a pipe has each line at once, in order with stderr's
     status = execute(tpu, sys.argv[1:] if arguments is None else arguments, "tpu", root)
     sys.stdout.flush()
     return status

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import resources
+from itertools import takewhile
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -121,7 +122,8 @@ def other_options(run: str) -> None:
         program = f"{program} {words[0] if words else ''}".strip()
         if program not in OPTIONS:
             raise ValueError(f"{program} is none of the commands {', '.join(commands)}")
-    for option in (word.partition("=")[0] for word in words if commands and word.startswith("--")):
+    options = takewhile(lambda word: word != "--", words)
+    for option in (word.partition("=")[0] for word in options if commands and word.startswith("--")):
         if option not in OPTIONS[program]:
             raise ValueError(f"{option} isn't an option of {program}: {', '.join(OPTIONS[program])}")
 
@@ -138,10 +140,11 @@ def elsewhere(path: str, run: str, bucket: str) -> Iterator[Problem]:
 
 
 def _places(changes: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield the keys among `changes` that name folders, with their values."""
+    """Yield the keys among `changes` that name folders, not runs, with their values."""
     for key, _, text in (change.partition("=") for change in changes):
-        if key.strip() in PLACES:
-            yield key.strip(), str(_value(text.strip()))
+        place = str(_value(text.strip()))
+        if key.strip() in PLACES and not place.startswith("run:"):
+            yield key.strip(), place
 
 
 def _parsed(

@@ -36,16 +36,18 @@ class Verdict:
 def of(nodes: Iterable[Node], code: str | None = None) -> list[Verdict]:
     """Return the verdicts on the runs of some nodes, without repetitions; `code`: of tpu:code.
 
-    Raises InfraError for a folder that doesn't exist, and for a run that the trainer would refuse.
+    Raises InfraError for a run that the trainer would refuse, and for a folder that doesn't exist and isn't
+    published.
     """
-    folder = ROOT / (code or "")
+    folder, running = ROOT / (code or ""), [node for node in nodes if node.run]
     if not folder.is_dir():
+        if all(node.bundle for node in running):  # whose code hosts have
+            return []
         fix = "create it, or name the folder of your code"
         raise InfraError(f'tpu:code = "{code}": must be a folder of {ROOT}\n    fix: {fix}')
     jobs = (
-        (node.run, node.kind.name, len(node.together) or 1, node.zone.rpartition("-")[0], folder)
-        for node in nodes
-        if node.run
+        (str(node.run), node.kind.name, len(node.together) or 1, node.zone.rpartition("-")[0], folder)
+        for node in running
     )
     verdicts = (verdict_on(*job) for job in dict.fromkeys(jobs))
     return [words for words in verdicts if words]

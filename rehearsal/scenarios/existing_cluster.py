@@ -60,7 +60,7 @@ SCENARIO = Scenario(
         step.command(
             "tpu plan dev gke",
             prints="(?s)theirs, workload pool none: .*fix: gcloud container clusters update theirs .*"
-            "--workload-pool=my-project.svc.id.goog.*subnetwork theirs without that: .*--enable-private-ip-google-access",
+            "--workload-pool=my-project.svc.id.goog",
             fails=True,
         ).by("platform-engineer"),
         step.request(

@@ -201,3 +201,11 @@ def test_each_shell_has_a_completion_script(
 ) -> None:
     assert main(["completion", shell]) == 0
     assert part in capsys.readouterr().out
+
+
+def test_a_line_reaches_a_pipe_before_the_command_ends() -> None:
+    program = "import sys; from cli.__main__ import main; main(['--help']); print(sys.stdout.line_buffering)"
+    output = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=True
+    )
+    assert output.stdout.splitlines()[-1] == "True"

@@ -117,7 +117,8 @@ def test_words_that_a_command_would_refuse_are_refused_with_the_settings(run: st
 
 @pytest.mark.parametrize("run", [
     "train tiny.toml --set train.init_from=run:first@400 --set data.path=a/b:/c --dir gs://elsewhere",
-    "data prepare --source=x --out y --chat", "checkpoints verify gs://b/runs/x --step 3 --json",
+    "train tiny.toml --set train.init_from=run:/mnt/checkpoints/runs/a@20",
+    "data prepare --source=x --out y --chat -- --x", "checkpoints verify gs://b/runs/x --step 3 --json",
     "train tiny.toml --set train.steps=20 --set optimizer.learning_rate=3 --set compute.dtype=float32",
     "train mine.toml --set model.settings.width=64 --set optimizer.name=muon --set data.loss=",
     "extract qwen2.5-0.5b.toml --stream gs://b/s --set extract.positions=last --set extract.batch_tokens=512",

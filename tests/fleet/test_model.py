@@ -143,7 +143,7 @@ def _run(name: str, program: str, stops: bool, replace: bool) -> int:
     """`tpu run`, once its bundle is published."""
     supervisor = Supervisor("dev", _item(name, program, stops), lambda _: None)
     supervisor.require_free(replace)
-    job = run_command.Job("dev", supervisor, RunPrice(None, None), io.StringIO())
+    job = run_command.Job("dev", supervisor, RunPrice(None, None), io.StringIO(), 0.0)
     try:
         return job.start(detach=False)
     finally:

@@ -112,8 +112,8 @@ def test_a_world_is_real_inside_and_closed_to_the_outside(folder: Path) -> None:
         "import google.auth, google.auth.transport.requests as t; c, p = google.auth.default(); "
         "c.refresh(t.Request()); print(p, bool(c.token))"
     )
-    (control,) = re.findall(
-        r"^    (curl .+)$", Path("docs/concepts/rehearsal.md").read_text("utf-8"), re.MULTILINE
+    control, *_ = re.findall(
+        r"^    (curl (?:.+\\\n)*.+)$", Path("docs/concepts/rehearsal.md").read_text("utf-8"), re.MULTILINE
     )
     lines = [
         "curl -sS https://storage.googleapis.com/storage/v1/b | tr -d '\\n'; echo",
@@ -135,8 +135,8 @@ def test_a_world_is_real_inside_and_closed_to_the_outside(folder: Path) -> None:
 
     # Nobody but the project's owner may create a secret. gcloud is in no package registry.
     create = (
-        "gcloud services enable secretmanager.googleapis.com && "
-        "printf %s VALUE | gcloud secrets create hf-token --data-file=-"
+        "gcloud services enable secretmanager.googleapis.com || exit 1\n"
+        "until printf %s VALUE | gcloud secrets create hf-token --data-file=-; do sleep 1; done"  # API lag
     )
     for account, status in (("ml-engineer", 1), ("owner", 0)) if shutil.which("gcloud") else ():
         result = rehearsal("shell", "--dir", str(folder), "--as", account, "-c", create)

@@ -113,7 +113,7 @@ def test_the_best_checkpoint_is_saved_retained_and_named(
     assert (
         main(["checkpoints", "export", str(run.path), "--step", "best", "--out", str(tmp_path / "hf")]) == 0
     )
-    assert "hf: step 8, config.json" in capsys.readouterr().out
+    assert "hf: step 8; bfloat16 weights in model.safetensors" in capsys.readouterr().out
     with pytest.raises(SystemExit):
         main(["checkpoints", "export", str(run.path), "--step", "zz", "--out", str(tmp_path / "no")])
     assert "zz: must be a step, or best" in capsys.readouterr().err

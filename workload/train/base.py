@@ -10,7 +10,7 @@ run:gs://B/runs/first@400, run:/tmp/training/runs/first@400
 import hashlib
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -98,7 +98,7 @@ class Folder:
     """A Hugging Face folder."""
 
     path: Path
-    given: str = ""  # in the setting
+    given: str = field(default="", compare=False)  # in the setting
 
     @property
     def name(self) -> str:

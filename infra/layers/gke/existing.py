@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import pulumi
+
 from google_facts import gke_pools
 from infra.errors import Problem, SettingsError
 from infra.google import kubernetes
@@ -32,7 +34,9 @@ def require_fit(settings: Settings) -> str:
         listing = f"gcloud container clusters list --project={settings.project}"
         fix = f"write the name and gke:region of one that is listed: {listing}"
         raise SettingsError(source, [Problem(path, name, f"there is no such cluster in {region}", fix)])
-    misses = [*_misses(settings, cluster), *_unreached(google, cluster)]
+    for warning in _unreached(google, cluster):
+        pulumi.log.warn(f"{name}, {warning}")
+    misses = _misses(settings, cluster)
     if problems := [Problem(path, f"{name}, {has}", rule, fix) for has, rule, fix in misses]:
         raise SettingsError(source, problems)
     return kubernetes.endpoint(cluster)
@@ -73,10 +77,10 @@ def _misses(settings: Settings, cluster: Mapping[str, Any]) -> Iterator[tuple[st
         yield "without CPU nodes", "controllers run on nodes without TPUs", f"{fix} --location={region}"
 
 
-def _unreached(google: Client, cluster: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Yield the cluster's subnetwork if nodes without external addresses reach no Google API from it.
+def _unreached(google: Client, cluster: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a warning if nodes without external addresses may reach no Google API from the subnetwork.
 
-    Cloud NAT turns the access on, too: https://cloud.google.com/nat/docs/overview#interaction-pga
+    They may do so by Cloud NAT or a Private Service Connect endpoint, which the subnetwork doesn't name.
     """
     path = str(_part(cluster, "networkConfig", "subnetwork"))
     try:
@@ -88,8 +92,11 @@ def _unreached(google: Client, cluster: Mapping[str, Any]) -> Iterator[tuple[str
     if not subnet.get("privateIpGoogleAccess"):
         _, project, _, region, _, name = path.split("/")
         fix = f"gcloud compute networks subnets update {name} --project={project} --region={region}"
-        rule = "pools' nodes have no external addresses, and pull images by Private Google Access"
-        yield f"of subnetwork {name} without that", rule, f"{fix} --enable-private-ip-google-access"
+        rule = "nodes of its pools have no external addresses, and pull images by it"
+        yield (
+            f"of subnetwork {name} without Private Google Access: {rule}\n"
+            f"    fix, unless another way leads to Google: {fix} --enable-private-ip-google-access"
+        )
 
 
 def _part(value: Any, *path: str) -> Any:

@@ -1,14 +1,15 @@
 """`pulumi preview` says what preflight found of a slice's run, or how to ask it."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
 from infra.catalog.book import BOOK
 from infra.errors import InfraError
-from infra.slices import preflight
+from infra.slices import nodes, preflight
+from tests.infra.recording import BASE, parsed
 from tests.limits import HANG_S
 from tests.workload.extracting import ARCH, save_weights
 from workload.extract.estimate import STORAGE_DOLLARS_PER_GIB_MONTH
@@ -140,11 +141,14 @@ def test_what_hosts_alone_know_is_no_reason_to_refuse_a_run(words: str) -> None:
     assert output.line.startswith("no preflight of")
 
 
-def test_a_folder_of_code_that_doesnt_exist_is_refused() -> None:
+def test_a_folder_of_code_that_doesnt_exist_is_refused_unless_it_is_published() -> None:
+    node = replace(nodes.nodes(parsed(BASE))[0], run="train mine.toml")
     with pytest.raises(
         InfraError, match=r'^tpu:code = "nosuchdir": must be a folder of .*\n    fix: create it'
     ):
-        preflight.of([], "nosuchdir")
+        preflight.of([replace(node, bundle=None)], "nosuchdir")
+    assert not preflight.of([], "nosuchdir"), "of other layers"
+    assert not preflight.of([replace(node, bundle="ab" * 32)], "nosuchdir"), "hosts have it"
 
 
 def test_an_extraction_from_a_bucket_is_one_short_line_with_a_command_that_needs_none() -> None:

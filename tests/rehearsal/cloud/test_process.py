@@ -109,7 +109,7 @@ def test_a_wrong_configuration_ends_the_process_with_its_problems(
     [
         ({"zone": "us-east5-b"}, 'zone = "us-east5-b": unknown key\n    fix: did you mean zones?'),
         ({"clock_rate": "fast"}, 'clock_rate = "fast": must be a number'),
-        ({"zones": 5}, "zones = 5: must be a list"),
+        ({"zones": 5.5}, "zones = 5.5: must be a list"),
         ({"seed": 1.5}, "seed = 1.5: must be a whole number"),
         ({"directory": 5}, "directory = 5: must be a path"),
     ],
