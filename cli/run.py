@@ -58,11 +58,18 @@ from infra.slices.price import at_dearest
 from infra.slices.settings import TpuSettings
 
 _LOOK_S, _POLL_S, _UPDATE_POLL_S = 10.0, 2.0, 0.5
-_INSTALL = ("sudo", "systemctl", "restart", "google-startup-scripts")
+# A host's own metadata server may follow later than Google's list of nodes.
+_ONCE_UPDATED = (
+    "get() { curl --silent --fail --max-time 10 --retry 3 --header 'Metadata-Flavor: Google'"
+    ' "http://metadata.google.internal/computeMetadata/v1/instance/attributes/$1"; }; tries=0;'
+    " until [[ $(get tpu-bundle) == BUNDLE ]]; do ((tries++ < 30)) ||"
+    " { echo 'the metadata server has no update to bundle BUNDLE after 30 s: nothing is restarted' >&2;"
+    " exit 1; }; sleep 1; done; "
+)
+_INSTALL = _ONCE_UPDATED + "sudo systemctl restart google-startup-scripts"
 # The loader of the metadata, and of the stages those that new code needs. The job's starts are counted anew.
 _INSTALL_CODE = (
-    "loader=$(curl --silent --fail --max-time 10 --retry 3 --header 'Metadata-Flavor: Google'"
-    " http://metadata.google.internal/computeMetadata/v1/instance/attributes/startup-script)"
+    _ONCE_UPDATED + "loader=$(get startup-script)"
     ' && sudo bash -c "$loader" loader code'
     " && sudo bash -c 'systemctl reset-failed tpu-job 2>&-; systemctl restart --no-block tpu-job'"
 )
@@ -191,7 +198,7 @@ class Job:
             return 0 if end.done else 1
 
     def _follow(self, detach: bool) -> int:
-        ready, ended = self.run.living()
+        ready, ended = self.run.living(patient=True)
         self.run.keep()
         earlier = {item.instance for item in ready}
         coming = {observed.name for _, observed in self.run.nodes if observed.state in ON_THE_WAY}
@@ -202,15 +209,20 @@ class Job:
             self._restart()
         while True:
             observation = self._step()
-            if self.run.changed and observation.outdated:  # created by the earlier record, and up by now
-                self._swap({item.instance for _, item in observation.nodes} - earlier)
+            up = {
+                item.instance for _, item in observation.nodes
+                if item.state == "READY" and (observation.outdated or item.name in coming)
+            } - earlier  # fmt: skip
+            if self.run.changed and up:  # created by the earlier record
+                self._swap(up)
+                earlier |= up
             (decision,) = observation.decisions
             if self.run.over(observation):
                 return self._end(observation)
             observed = observation.view.node(decision.node, decision.zone)
             # What is created by the earlier record boots the earlier program.
             late = self.run.changed and observed and observed.name in coming and observed.state in ON_THE_WAY
-            if not (late or observation.outdated):
+            if self.run.changed and observation.nodes and not late and self.run.applied(observation):
                 self.run.settle()
             if detach and observed and not late:
                 self.result = {"condition": str(decision.condition)}
@@ -236,15 +248,19 @@ class Job:
                 return  # a new node boots by the new metadata
             # A boot that has begun installs the earlier bundle, and only one runs at a time.
             boots = hosts.booting(observation.view, observation.members, silent_s)
-            if ready == instances and not (observation.outdated or boots):
+            applied = self.run.applied(observation)
+            if ready == instances and applied and not boots:
                 break
+            if not applied and (why := self.run.blocked):
+                fix = f"tpu fleet create {self._environment} --slice {self._name}, then the same again"
+                raise CommandError(f"{self._name}: its hosts get no new metadata: {why}\n    fix: {fix}")
             time.sleep(_POLL_S if boots else _UPDATE_POLL_S)
-        if self.run.rebundled:
-            self._remote("exec", lambda request, remote: hosts.execute(
-                request, replace(remote, probe=False), [_INSTALL_CODE]
-            ))  # fmt: skip
-        else:
-            self._remote("exec", lambda request, remote: hosts.execute(request, remote, _INSTALL))
+        code = self.run.rebundled
+        line = (_INSTALL_CODE if code else _INSTALL).replace("BUNDLE", str(self._member.bundle))
+        self._remote("exec", lambda request, remote: hosts.execute(
+            request, replace(remote, probe=not code), [line]
+        ))  # fmt: skip
+        if not code:
             self._restart()
         workers, took_s = self._member.kind.hosts, time.monotonic() - self._called_s
         self._print(f"restarted on {workers} worker{'s' if workers > 1 else ''} after {took_s:.1f} s")

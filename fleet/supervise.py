@@ -8,6 +8,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -144,6 +145,7 @@ class Supervisor:
         self.phase = Phase.WANTED if self.before else None
         self.nodes: Sequence[tuple[Node, ObservedNode]] = ()
         self._reported: dict[str, str] = {}
+        self._rebundled = False
         self._since_s = 0.0  # time of an earlier program's last status
 
     @cached_property
@@ -160,10 +162,8 @@ class Supervisor:
 
     @property
     def rebundled(self) -> bool:
-        """True if existing hosts run the same command, of another bundle."""
-        before = self.before
-        same = before and all(before.get(key) == self._item.get(key) for key in UNPUBLISHED)
-        return bool(same) and self.changed and not (before or {}).get(REPLACING)
+        """True if this program changes nothing but the bundle in the metadata that `living` has seen."""
+        return self.changed and self._rebundled and not (self.before or {}).get(REPLACING)
 
     @cached_property
     def _mine(self) -> bool:
@@ -220,10 +220,36 @@ class Supervisor:
             with suppress(FleetError):
                 self.fleet.adhoc[self._item["name"]] = self._saved.keep(self._item["name"], record)
 
-    def living(self) -> tuple[list[ObservedNode], bool]:
-        """Return the READY nodes, and whether their program has ended, which `over` then ignores."""
+    def applied(self, observation: Observation) -> bool:
+        """Return whether the label `spec` of each node, updated with its metadata, is this program's."""
+        nodes = observation.nodes
+        return all(observed.labels.get("spec") == self.fleet.spec(member) for member, observed in nodes)
+
+    @property
+    def blocked(self) -> str:
+        """Reason for which no node's metadata is updated until a user acts; empty: it isn't so."""
+        (member,), state = self.fleet.members, self._controller.state
+        if why := state.bundles.get(member.bundle_label):
+            return f"no node has booted with the bundle {member.bundle_label}: {why}"
+        return state.refusal(member.key, member.key).stopped
+
+    def living(self, *, patient: bool = False) -> tuple[list[ObservedNode], bool]:
+        """Return the READY nodes, and whether their program has ended, which `over` then ignores.
+
+        Args:
+            patient: look for nodes that run another program until one is seen, or every zone answers.
+        """
         observation = self._look()
+        while patient and self.changed and not observation.nodes and unanswered(observation):
+            self._report_once("silent", "; ".join(unanswered(observation)))
+            time.sleep(_LEASE_PAUSE_S)
+            observation = self._look()
         ready = [observed for _, observed in observation.nodes if observed.state == "READY"]
+        bundle = (self.before or {}).get("bundle")
+        self._rebundled = bool(observation.nodes) and all(
+            observed.labels.get("spec") == self.fleet.body(replace(member, bundle=bundle))["labels"]["spec"]
+            for member, observed in observation.nodes
+        )
         claims = over(observation.decisions, self._present_since_s) if ready else {}
         ended = bool(claims) and not disputed(self.fleet, claims, observation.view.at_s)
         if ended or self.changed:

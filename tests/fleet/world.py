@@ -54,6 +54,7 @@ class Cloud:
         states, zones, labels: of each node, by name; there is none where its state is empty.
         silent: zones that don't answer; dry: those without chips.
         failure: what every creation and deletion fails with.
+        update_looks: looks after which an update is over; refused: what the next updates fail with.
         asked: what was done, in order.
         objects: text and generation, of the controller's bucket.
         statuses: by node, the heartbeat of its workers, unless they work.
@@ -81,6 +82,8 @@ class Cloud:
         self.failure: Failure | None = None
         self.requests: list[tuple[str, str]] = []
         self.updated: list[str] = []
+        self.update_looks, self.refused = 0, list[Failure]()
+        self._updates: list[tuple[int, str, Mapping[str, str]]] = []
         self.objects: dict[str, tuple[str, int]] = {}
         self.at_s = 1_000_000.0
         self.looked: list[list[str]] = []
@@ -117,6 +120,9 @@ class Cloud:
     def observe(self, zones: Sequence[str]) -> View:
         self.at_s += 1
         self.looked.append([*zones])
+        over = [item for item in self._updates if item[0] <= len(self.looked)]
+        self._updates = [item for item in self._updates if item not in over]
+        self.labels.update({name: labels for _, name, labels in over})
         statuses = {
             name: [replace(self.statuses.get(name, WORKING), at_s=self.at_s - 5)]
             for name, state in [*self.states.items()]
@@ -152,7 +158,13 @@ class Cloud:
 
     def update(self, zone: str, name: str, body: Mapping[str, Any]) -> None:
         self.updated.append(name)
-        self.labels[name] = dict(body["labels"])  # as Google does: the mask names the whole map
+        if self.refused:
+            raise RequestError(self.refused.pop())
+        labels = dict(body["labels"])  # as Google does: the mask names the whole map
+        if self.update_looks:
+            self._updates.append((len(self.looked) + self.update_looks, name, labels))
+        else:
+            self.labels[name] = labels
 
     def operation(self, name: str) -> tuple[bool, Failure | None]:
         return True, None

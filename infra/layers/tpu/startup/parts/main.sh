@@ -42,7 +42,9 @@ fi
 
 begin_boot
 # A host that is ready needs no other stages for a change of the user's code (tpu run --replace).
-if [[ ${2:-} == code ]] && code_alone; then
+if [[ ${2:-} == code ]]; then
+  # All stages run in their service, which no end of an SSH session interrupts; it takes the lock.
+  code_alone || exec systemctl restart google-startup-scripts 9>&-
   learn
   run_stage bundle 420
   run_stage code 0

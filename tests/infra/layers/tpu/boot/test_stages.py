@@ -216,6 +216,25 @@ def test_only_a_change_of_the_users_code_needs_no_other_stage(
     assert bash(check % bundle.id, ("prelude", "bundle")).stdout == ("alone\n" if alone else "not\n")
 
 
+@pytest.mark.parametrize("alone", [True, False])
+def test_other_stages_than_those_of_code_run_in_their_service(alone: bool, tmp_path: Path) -> None:
+    service = tmp_path / "systemctl"
+    service.write_text('#!/bin/bash\n[[ ! -e /proc/$$/fd/9 ]] && echo "service: $*"\n')
+    service.chmod(0o755)
+    stubs = f"""
+      PATH={tmp_path}:$PATH
+      begin_boot() {{ exec 9>{tmp_path}/lock; }}
+      code_alone() {{ {str(alone).lower()}; }}
+      learn() {{ :; }}
+      run_stage() {{ echo "stage $1"; }}
+      end_boot() {{ :; }}
+      set -- {"0" * 64} code
+    """
+    done = bash(stubs + (PARTS / "main.sh").read_text(), ("prelude",))
+    lines = ["stage bundle", "stage code"] if alone else ["service: restart google-startup-scripts"]
+    assert done.stdout.splitlines() == lines, done.stderr
+
+
 def test_other_bytes_than_the_manifests_are_not_installed(bundle: Bundle) -> None:
     bundle.stored["uv"] = b"other"
     done = bundle.install()
