@@ -168,7 +168,12 @@ def _unknown_user(slurm: real.Slurmctld) -> dict[str, Any]:
     others = Path("/mnt/passwd")
     known = Path("/etc/passwd").read_text().splitlines(keepends=True)
     others.write_text("".join(line for line in known if not line.startswith("ada:")))
-    call(["mount", "-t", "tmpfs", "-o", "mode=1777", "tmpfs", "/tmp"])  # whose files an Epilog removes
+    # An Epilog removes files of /tmp, where this checkout may be: only a layer over it is changed.
+    layer = [Path("/mnt/upper"), Path("/mnt/work")]
+    for folder in layer:
+        folder.mkdir()
+    options = f"lowerdir=/tmp,upperdir={layer[0]},workdir={layer[1]}"
+    call(["mount", "-t", "overlay", "-o", options, "overlay", "/tmp"])
     unshared = ("unshare", "--mount", "sh", "-c", f'mount --bind {others} /etc/passwd; exec "$@"', "sh")
     host = _host("tpu-3-w0", *unshared)
     try:

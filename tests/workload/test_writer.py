@@ -104,7 +104,9 @@ def test_weights_on_every_chip_or_split_over_them_give_the_same_bytes(
     stream = streams.read(str(tmp_path / "stream_003.safetensors"))
     seen = []
     compile_ = Forward.compile
-    monkeypatch.setattr(Forward, "compile", lambda self: (seen.append(self.whole), compile_(self))[1])
+    monkeypatch.setattr(
+        Forward, "compile", lambda self, batches: (seen.append(self.whole), compile_(self, batches))[1]
+    )
     with cpu_devices(4):
         for name, memory in (("whole", 1e9), ("split", 1e3)):
             known = iter([memory, 1e9])  # as weights are placed, and as the program is compiled
