@@ -172,6 +172,7 @@ def _unknown_user(slurm: real.Slurmctld) -> dict[str, Any]:
     layer = [Path("/mnt/upper"), Path("/mnt/work")]
     for folder in layer:
         folder.mkdir()
+        folder.chmod(0o1777)
     options = f"lowerdir=/tmp,upperdir={layer[0]},workdir={layer[1]}"
     call(["mount", "-t", "overlay", "-o", options, "overlay", "/tmp"])
     unshared = ("unshare", "--mount", "sh", "-c", f'mount --bind {others} /etc/passwd; exec "$@"', "sh")
