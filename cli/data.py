@@ -17,10 +17,10 @@ from infra.layers.storage.settings import StorageSettings
 from infra.settings.schema import Settings
 from infra.slices import nodes
 from infra.slices.settings import TpuSettings
+from workload.arguments import HUB_ID
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _SNAPSHOT = re.compile(rf"[a-z]([a-z0-9-]{{0,{NAME_LENGTH - 2}}}[a-z0-9])?")
-_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _HUB_FILES = ("*.json", "*.safetensors", "*.jinja")
 _RUNS = {
     "marks-00000.bin": ("train llama-3.1-8b-sft.toml --set data.path={}",),  # of conversations
@@ -138,7 +138,7 @@ def _name(sources: Sequence[str], name: str | None, option: str = "--to") -> str
 
 def _from_hub(environment: str, model: str, name: str | None, sources: Sequence[str]) -> str:
     """Return the commands that fetch a model of the hub and upload it. Raises CommandError."""
-    if sources or not _HUB_ID.fullmatch(model):
+    if sources or not HUB_ID.fullmatch(model):
         wrong = f"{sources[0]} beside --hub" if sources else f"--hub {model}"
         fix = "--hub OWNER/MODEL alone, e.g. meta-llama/Llama-3.1-8B"
         raise CommandError(f"{wrong}: --hub takes an id of the hub, and no SOURCE\n    fix: {fix}")

@@ -142,8 +142,7 @@ def elsewhere(path: str, run: str, bucket: str) -> Iterator[Problem]:
 def _places(changes: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield the keys among `changes` that name folders, not runs, with their values."""
     for key, _, text in (change.partition("=") for change in changes):
-        place = str(_value(text.strip()))
-        if key.strip() in PLACES and not place.startswith("run:"):
+        if key.strip() in PLACES and not (place := str(_value(text.strip()))).startswith("run:"):
             yield key.strip(), place
 
 
