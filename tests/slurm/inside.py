@@ -175,6 +175,7 @@ def _unknown_user(slurm: real.Slurmctld) -> dict[str, Any]:
         folder.chmod(0o1777)
     options = f"lowerdir=/tmp,upperdir={layer[0]},workdir={layer[1]}"
     call(["mount", "-t", "overlay", "-o", options, "overlay", "/tmp"])
+    lock.unlink(missing_ok=True)  # of a libtpu that this machine runs: the job would not wait for its own
     unshared = ("unshare", "--mount", "sh", "-c", f'mount --bind {others} /etc/passwd; exec "$@"', "sh")
     host = _host("tpu-3-w0", *unshared)
     try:
