@@ -11,7 +11,7 @@ from cli import options
 from cli.command import Group
 from infra.engine.pulumi import confirm
 from infra.engine.settings import from_file
-from infra.errors import CommandError
+from infra.errors import CommandError, InputError
 from infra.google.client import Client, RequestError
 from infra.layers.builds import names, render, running
 from infra.layers.builds.access import applied
@@ -94,9 +94,9 @@ def submit(root: Path, environment: str, build: str, plans: Path | None, detach:
 def _check_plans(plans: Path, layers: list[str], build: str, environment: str) -> None:
     """Raise CommandError for a build that applies no plans, or a folder that lacks some."""
     if build != "provision":
-        raise CommandError(f"{build} applies no plan\n    fix: --plan is for provision alone")
+        raise InputError(f"{build} applies no plan\n    fix: --plan is for provision alone")
     if missing := [layer for layer in layers if not (plans / f"{layer}.json").is_file()]:
-        raise CommandError(
+        raise InputError(
             f"{plans} has no plan of {', '.join(missing)}\n"
             f"    fix: tpu plan {environment} {' '.join(layers)} --save {plans}, and look at what it prints"
         )

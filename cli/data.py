@@ -12,7 +12,7 @@ from cli.command import Group
 from infra.catalog import region_of
 from infra.core.names import NAME_LENGTH
 from infra.engine.settings import from_file
-from infra.errors import CommandError
+from infra.errors import InputError
 from infra.layers.storage.settings import StorageSettings
 from infra.settings.schema import Settings
 from infra.slices import nodes
@@ -100,7 +100,7 @@ def snapshot(
     name = name or re.sub(r"[^a-z0-9]+", "-", _name(sources, None, "--name").lower()).strip("-")
     if not _SNAPSHOT.fullmatch(name):
         rule = f"1 to {NAME_LENGTH} lowercase letters, digits and hyphens, first a letter, last no hyphen"
-        raise CommandError(f"--name: {name!r} must be {rule}\n    fix: --name training-data")
+        raise InputError(f"--name: {name!r} must be {rule}\n    fix: --name training-data")
     files = own_data.gather([Path(source) for source in sources], skip_hidden)
     size_bytes = sum(file.size_bytes for file in files)
     url = own_data.url(settings[StorageSettings].bucket_name, name)
@@ -121,27 +121,27 @@ def _settings(environment: str, root: Path) -> Settings:
 
 
 def _name(sources: Sequence[str], name: str | None, option: str = "--to") -> str:
-    """Return the name of the data. Raises CommandError."""
+    """Return the name of the data. Raises InputError."""
     if not sources:
-        raise CommandError("SOURCE: nothing to upload is named\n    fix: name files or folders")
+        raise InputError("SOURCE: nothing to upload is named\n    fix: name files or folders")
     if urls := [source for source in sources if "://" in source]:
         fix = "name files or folders here; gcloud storage cp copies between buckets"
-        raise CommandError(f"SOURCE: {urls[0]} is no path of this machine\n    fix: {fix}")
+        raise InputError(f"SOURCE: {urls[0]} is no path of this machine\n    fix: {fix}")
     if name is None and len(sources) > 1:
-        raise CommandError(f"{option}: {len(sources)} sources need a name\n    fix: {option} NAME")
+        raise InputError(f"{option}: {len(sources)} sources need a name\n    fix: {option} NAME")
     name = Path(sources[0]).resolve().name if name is None else name
     if not _NAME.fullmatch(name):
         rule = "must be 1 to 100 letters, digits, '-', '_' and '.', first a letter or digit"
-        raise CommandError(f"{option}: {name!r} {rule}\n    fix: {option} NAME")
+        raise InputError(f"{option}: {name!r} {rule}\n    fix: {option} NAME")
     return name
 
 
 def _from_hub(environment: str, model: str, name: str | None, sources: Sequence[str]) -> str:
-    """Return the commands that fetch a model of the hub and upload it. Raises CommandError."""
+    """Return the commands that fetch a model of the hub and upload it. Raises InputError."""
     if sources or not HUB_ID.fullmatch(model):
         wrong = f"{sources[0]} beside --hub" if sources else f"--hub {model}"
         fix = "--hub OWNER/MODEL alone, e.g. meta-llama/Llama-3.1-8B"
-        raise CommandError(f"{wrong}: --hub takes an id of the hub, and no SOURCE\n    fix: {fix}")
+        raise InputError(f"{wrong}: --hub takes an id of the hub, and no SOURCE\n    fix: {fix}")
     folder = model.partition("/")[2]
     fetch = shlex.join(["hf", "download", model, "--local-dir", folder, "--include", *_HUB_FILES])
     upload = ["tpu", "data", "put", environment, folder, "--skip-hidden", *(["--to", name] if name else [])]
@@ -149,16 +149,14 @@ def _from_hub(environment: str, model: str, name: str | None, sources: Sequence[
 
 
 def _zone(settings: Settings, zone: str | None) -> str:
-    """Return the zone of the machine that writes the disk. Raises CommandError."""
+    """Return the zone of the machine that writes the disk. Raises InputError."""
     location = settings[StorageSettings].location
     known = nodes.zones(settings) if settings.get(TpuSettings) else ()
     near = [candidate for candidate in known if region_of(candidate) == location]
     if not zone and not near:
-        raise CommandError(
-            f"--zone: no slice is in {location}\n    fix: --zone {location}-b, or another zone"
-        )
+        raise InputError(f"--zone: no slice is in {location}\n    fix: --zone {location}-b, or another zone")
     if zone and region_of(zone) != location:
-        raise CommandError(f"--zone: {zone} isn't in {location}, the bucket's region\n    fix: a zone there")
+        raise InputError(f"--zone: {zone} isn't in {location}, the bucket's region\n    fix: a zone there")
     return zone or near[0]
 
 

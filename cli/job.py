@@ -16,7 +16,7 @@ from infra.catalog import CATALOG
 from infra.core.layer import up_command
 from infra.engine.pulumi import confirm
 from infra.engine.settings import from_file
-from infra.errors import CommandError
+from infra.errors import CommandError, InputError
 from infra.google.client import Client, RequestError
 from infra.google.failures import Kind
 from infra.google.kubernetes import cluster_named
@@ -99,7 +99,7 @@ def submit(
     """Put a program into the queue, and follow it to its end."""
     settings = _settings(environment)
     if not words:
-        raise CommandError("no program\n    fix: write it behind --, as in: -- train tiny.toml")
+        raise InputError("no program\n    fix: write it behind --, as in: -- train tiny.toml")
     given = variables.read(env, secrets)
     request = JobRequest(team, words, name, size, slices, pool, zone, priority, container, given)
     with _explained(settings, team):
@@ -323,23 +323,23 @@ def _readable(settings: Settings, teams: Sequence[Team]) -> list[tuple[str, Stat
 
 
 def _require(jobs: Jobs, environment: str, team: str, name: str) -> Status:
-    """Return the status of a job. Raises CommandError for a job that doesn't exist."""
+    """Return the status of a job. Raises InputError for a job that doesn't exist."""
     status = jobs.status(name)
     if status is None:
         known = ", ".join(job.name for job in jobs.all()) or "none"
-        raise CommandError(
+        raise InputError(
             f"{team} has no job {name}; its jobs: {known}\n    fix: tpu job list {environment} {team}"
         )
     return status
 
 
 def _worker(jobs: Jobs, status: Status, number: int | None) -> int:
-    """Return the worker to show; None: the first to fail, else 0. Raises CommandError for one too high."""
+    """Return the worker to show; None: the first to fail, else 0. Raises InputError for one too high."""
     if number is None:
         failed = jobs.failed(status.name) if status.state == FAILED else None
         return failed[0] if failed else 0
     if number >= status.hosts:
-        raise CommandError(
+        raise InputError(
             f"{status.name} has no worker {number}: it has {status.hosts}, and the first is 0\n"
             f"    fix: --worker with 0 to {status.hosts - 1}"
         )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import yaml
 
-from infra.errors import CommandError
+from infra.errors import CommandError, InputError
 from infra.layers.gke import pools
 from infra.layers.gke.settings import GkeSettings
 from infra.layers.queue.jobs.jobset import Job, jobset
@@ -23,13 +23,13 @@ from workload.train.config import load
 
 
 def refuse_config(program: Sequence[str]) -> None:
-    """Raise CommandError for a packaged config that the trainer would refuse, on a paid slice."""
+    """Raise InputError for a packaged config that the trainer would refuse, on a paid slice."""
     training = commands.training(shlex.join(program))
     if training and training.config in commands.PACKAGED["train"]:
         try:
             load(training.config, training.changes)
         except ConfigError as error:
-            raise CommandError(str(error)) from None
+            raise InputError(str(error)) from None
 
 
 def manifest(settings: Settings, job: Job, out: str) -> int:
@@ -68,7 +68,7 @@ def image(settings: Settings, folder: Path, *, base: str, repository: str, accou
     desired, bundle = settings[QueueSettings], settings[TpuSettings].bundle
     base = base or (desired.image if desired.install == "bundle" else None) or ""
     if not rules.DIGEST.ok(base):
-        raise CommandError(f"--base {base or '(nothing)'}: {rules.DIGEST.text}\n    fix: {rules.DIGEST.fix}")
+        raise InputError(f"--base {base or '(nothing)'}: {rules.DIGEST.text}\n    fix: {rules.DIGEST.fix}")
     if not bundle:
         raise CommandError(f"no bundle is published\n    fix: tpu publish {settings.environment}")
     region, project = pools.region(settings), settings.project

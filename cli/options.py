@@ -12,7 +12,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from infra.core import layer as core_layer
-from infra.errors import CommandError
+from infra.errors import InputError
 from infra.settings.schema import Settings
 from infra.settings.sources import ROOT, environments
 from workload.arguments import SCHEME
@@ -111,9 +111,9 @@ hours = click.option(
 
 
 def with_layer(layer: str, section: type, settings: Settings) -> Settings:
-    """Return settings that have the section of a layer. Raises CommandError if the layer is off."""
+    """Return settings that have the section of a layer. Raises InputError if the layer is off."""
     if settings.get(section) is None:
-        raise CommandError(core_layer.off(layer, settings.environment))
+        raise InputError(core_layer.off(layer, settings.environment))
     return settings
 
 

@@ -32,12 +32,12 @@ from fleet.observation import Observation
 from fleet.remote_exec import Remote
 from fleet.request import FleetCommand
 from fleet.show import Spent, unanswered
-from fleet.supervise import UNPUBLISHED, EndedError, Supervisor
+from fleet.supervise import EndedError, Supervisor
 from infra.catalog import CATALOG
 from infra.engine import prices
 from infra.engine.pulumi import confirm
 from infra.engine.settings import from_file
-from infra.errors import CommandError, listed
+from infra.errors import CommandError, InputError, listed
 from infra.google import client
 from infra.google.client import RequestError
 from infra.google.failures import Kind
@@ -47,6 +47,7 @@ from infra.layers.storage.settings import StorageSettings
 from infra.prices import run as run_price
 from infra.prices.row import dollars
 from infra.prices.run import RunPrice
+from infra.publish.code import pack
 from infra.publish.environment import Target
 from infra.publish.publishing import LOCKS, default_lock, publish
 from infra.settings import rules
@@ -120,14 +121,24 @@ def run(
         item |= ({"env": dict(given.env)} if env else {}) | ({"secrets": [*given.secrets]} if secrets else {})
         # Problems of the request are reported before the question.
         supervisor = Supervisor(environment, {**item, "bundle": _ANY_BUNDLE}, print)
-        supervisor.require_free(replace, UNPUBLISHED)
+        supervisor.require_free(replace, "")
         variables.require_readable(settings, given)
         _require_image(settings, image)
         prices.within_budget(supervisor.fleet.settings)
         predicted = _predicted(supervisor, hours)
         run_price.within_limit(predicted, settings[FleetSettings].dollars_per_run, "fleet:dollarsPerRun")
-        _introduce(supervisor, program, item, predicted, out)
-        confirm(f"Run {name} on it?", yes)
+        if program.folder:
+            pack(program.folder, str(path), Path(work) / "code.tar.gz", "tpu run")
+
+        def ask(bundle: str = "") -> None:
+            supervisor.require_free(replace, bundle)
+            _introduce(supervisor, program, item, predicted, out)
+            confirm(f"Run {name} on it?", yes)
+
+        # Another program of a fleet's name is known by its bundle, which is built first.
+        compared = supervisor.before is not None and not replace
+        if not compared:
+            ask()
         packages = str(program.requirements.resolve()) if program.requirements else None
         target = Target(
             settings[StorageSettings].bucket_name, settings[TpuSettings].tensorflow,
@@ -135,11 +146,11 @@ def run(
             {"run": program.run}, "tpu run", str(path) if path else None,
         )  # fmt: skip
         again = shlex.join(["tpu", *sys.argv[1:]])
-        item["bundle"] = publish(target, lock, progress(), again).bundle.id
+        published = publish(target, lock, progress(), again, accept=ask if compared else lambda _: None)
+        item["bundle"] = published.bundle.id
         shown, supervisor = supervisor.before, Supervisor(environment, item, lambda text: _print(text, out))
         if shown != supervisor.before:
             raise ConcurrentChangeError(f"{name}: its record has changed meanwhile\n    fix: the same again")
-        supervisor.require_free(replace)
     job = Job(environment, supervisor, predicted, out, called_s)
     try:
         with _explained(lambda: job.advice):
@@ -383,17 +394,17 @@ def _called(path: Path | None, image: str | None) -> str:
 
 
 def _require_image(settings: Settings, image: str | None) -> None:
-    """Raise CommandError for an image that isn't there, or that hosts may not pull."""
+    """Raise InputError for an image that isn't there, or that hosts may not pull."""
     if image and (
         wrong := list(images.problems(client.Client(settings.project), settings, image, "--image"))
     ):
-        raise CommandError(listed("the command", wrong))
+        raise InputError(listed("the command", wrong))
 
 
 def _item(
     settings: Settings, name: str, kind: str, zones: Sequence[str], image: str | None, *, spot: bool
 ) -> dict[str, Any]:
-    """Return the slice as an item of `tpu:slices`. Raises CommandError with all problems of the flags."""
+    """Return the slice as an item of `tpu:slices`. Raises InputError with all problems of the flags."""
     covered, problems = nodes.zones(settings), []
     kinds = [known.name for known in CATALOG.types]
     file = f"Pulumi.{settings.environment}.yaml"
@@ -417,7 +428,7 @@ def _item(
     if image:
         problems += map(str, refused("--image", image, settings[NetworkSettings].reaches_any_host))
     if problems:
-        raise CommandError("\n".join(problems))
+        raise InputError("\n".join(problems))
     zone, *fallbacks = zones or covered
     item: dict[str, Any] = {
         "name": name, "acceleratorType": kind, "zones": [zone], "count": 1, "spot": spot,

@@ -17,7 +17,7 @@ from cli.command import Group
 from cli.stored_runs import Price, Runs, nothing
 from fleet.page import logs_url
 from infra.engine.settings import from_file
-from infra.errors import CommandError
+from infra.errors import CommandError, InputError
 from infra.google.client import Client, RequestError
 from infra.layers.queue.settings import QueueSettings
 from infra.layers.slurm.settings import SlurmSettings
@@ -99,7 +99,7 @@ def show(
     for name in names:
         if not RUN.fullmatch(name):
             rule = "a-z, 0-9, '-', '_' and '.', first a letter or digit"
-            raise CommandError(
+            raise InputError(
                 f"RUN: {name!r} must be {rule}\n    fix: a name that tpu runs {environment} lists"
             )
     return _Page(

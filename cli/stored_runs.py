@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from infra.catalog import CATALOG
-from infra.errors import CommandError
+from infra.errors import CommandError, InputError
 from infra.google.client import Client, RequestError, about, bucket_url, object_url
 from infra.google.failures import Kind
 from infra.layers.storage.settings import StorageSettings
@@ -112,12 +112,12 @@ class Runs:
             present = [brief for brief in read if brief]
         return sorted(present, key=lambda brief: brief.updated, reverse=True)
 
-    def unknown(self, run: str) -> CommandError:
+    def unknown(self, run: str) -> InputError:
         """Return the error for a name that no run has."""
         names, environment = self.names(), self._settings.environment
         near = difflib.get_close_matches(run, names, 1)
         fix = f"tpu runs show {environment} {near[0]}" if near else f"tpu runs {environment} lists them"
-        return CommandError(f"no run {run} in {self.url}\n    fix: {fix if names else nothing(environment)}")
+        return InputError(f"no run {run} in {self.url}\n    fix: {fix if names else nothing(environment)}")
 
     def price(self, brief: Brief) -> Price:
         """Return a run's price: of its node's slices in the settings, otherwise on demand at most."""

@@ -10,7 +10,7 @@ import click
 from cli import options
 from cli.command import Command
 from infra.engine.settings import from_file
-from infra.errors import CommandError
+from infra.errors import CommandError, InputError
 from infra.layers.queue.jobs.submission import curves
 from infra.layers.storage.settings import StorageSettings
 from workload.runs.location import RUN
@@ -25,7 +25,7 @@ def tensorboard(root: Path, environment: str, run: str, port: int) -> int:
     """Become TensorBoard, which reads the bucket with the current login."""
     settings = options.with_layer("storage", StorageSettings, from_file(environment, root))
     if run and not RUN.fullmatch(run):
-        raise CommandError(
+        raise InputError(
             f"RUN: {run} is no name of a run: a-z, 0-9, '-', '_' and '.', first a letter or digit\n"
             f"    fix: a name that tpu runs {environment} lists"
         )

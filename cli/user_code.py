@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from infra.errors import CommandError
+from infra.errors import InputError
 from infra.settings import commands
 
 _ENTRIES = ("train.py", "main.py", "__main__.py")
@@ -51,23 +51,23 @@ def read_program(
         image: with the packages; empty: the workload's and those that the program names.
 
     Raises:
-        CommandError: it can't be run.
+        InputError: it can't be run.
     """
     if image and requirements:
         fix = "add them to the image, or leave one of the two out"
-        raise CommandError(f"--requirements {requirements}: an image has packages of its own\n    fix: {fix}")
+        raise InputError(f"--requirements {requirements}: an image has packages of its own\n    fix: {fix}")
     if path is None:
         if entry:
-            raise CommandError(
+            raise InputError(
                 f"--entry {entry}: no folder is uploaded\n    fix: name it, or leave --entry out"
             )
         return UserCode(None, "", _command(words), None, "of the image")
     if not path.exists():
-        raise CommandError(f"{path}: no such file or folder\n    fix: the path of a script or folder")
+        raise InputError(f"{path}: no such file or folder\n    fix: the path of a script or folder")
     if path.is_dir():
         folder, name, reason = path, *_entry(path, entry)
     elif entry:
-        raise CommandError(f"--entry {entry}: {path} is a script already\n    fix: its folder, or no --entry")
+        raise InputError(f"--entry {entry}: {path} is a script already\n    fix: its folder, or no --entry")
     elif path.suffix == ".toml":
         folder, name = path.absolute().parent, path.name
         reason = "trained by the workload; its folder is uploaded whole"
@@ -76,10 +76,10 @@ def read_program(
         folder.mkdir()
         shutil.copy(path, folder / name)
     if not name.endswith((".py", ".toml")):
-        raise CommandError(f"{name} is no Python script\n    fix: a .py file that starts the program")
+        raise InputError(f"{name} is no Python script\n    fix: a .py file that starts the program")
     packages = None if image else requirements or _requirements(folder, folder / name, work)
     if requirements and not requirements.is_file():
-        raise CommandError(f"--requirements {requirements}: no such file\n    fix: write it")
+        raise InputError(f"--requirements {requirements}: no such file\n    fix: write it")
     own = "the image's own" if image else "the workload's own (JAX, NumPy, Orbax)"
     listed = f"packages: {packages.name if packages else own}"
     run = _command(["train" if name.endswith(".toml") else "python", name, *words])
@@ -87,21 +87,21 @@ def read_program(
 
 
 def _command(words: list[str]) -> str:
-    """Return words as a slice's `run`. Raises CommandError if hosts don't start it."""
+    """Return words as a slice's `run`. Raises InputError if hosts don't start it."""
     run = shlex.join(words)
     if commands.can_start(run):
         return run
     if len(run) > commands.MAX_CHARACTERS or not run.isprintable():
         rule = f"at most {commands.MAX_CHARACTERS} printable characters"
-        raise CommandError(f"{run[:80]}…: not accepted by hosts: {rule}\n    fix: put options into a file")
+        raise InputError(f"{run[:80]}…: not accepted by hosts: {rule}\n    fix: put options into a file")
     rule = f"begins with {', '.join(commands.PROGRAMS)} or a path"
-    raise CommandError(f"{run[:80]}: not accepted by hosts: {rule}\n    fix: -- /usr/bin/env {run[:80]}")
+    raise InputError(f"{run[:80]}: not accepted by hosts: {rule}\n    fix: -- /usr/bin/env {run[:80]}")
 
 
 def _entry(folder: Path, entry: str | None) -> tuple[str, str]:
     if entry:
         if not (folder / entry).is_file():
-            raise CommandError(f"--entry {entry}: isn't in {folder}\n    fix: a script of that folder")
+            raise InputError(f"--entry {entry}: isn't in {folder}\n    fix: a script of that folder")
         return entry, "--entry"
     for name in _ENTRIES:
         if (folder / name).is_file():
@@ -110,7 +110,7 @@ def _entry(folder: Path, entry: str | None) -> tuple[str, str]:
     if len(scripts) == 1:
         return scripts[0], f"the only script of {folder}"
     listed = ", ".join(scripts) or "no script"
-    raise CommandError(f"{folder}: which script starts? It has {listed}\n    fix: --entry SCRIPT")
+    raise InputError(f"{folder}: which script starts? It has {listed}\n    fix: --entry SCRIPT")
 
 
 def _requirements(folder: Path, script: Path, work: Path) -> Path | None:
@@ -131,4 +131,4 @@ def _inline(script: Path) -> dict[str, Any]:
         lines = block["content"].splitlines(keepends=True) if block else []
         return tomllib.loads("".join(line[2:] if line.startswith("# ") else line[1:] for line in lines))
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise CommandError(f"{script.name}: its inline script metadata can't be read: {error}") from None
+        raise InputError(f"{script.name}: its inline script metadata can't be read: {error}") from None

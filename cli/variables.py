@@ -8,7 +8,7 @@ import click
 
 from cli.options import combined
 from infra.core.secrets import Reader, problems
-from infra.errors import CommandError, listed
+from infra.errors import InputError, listed
 from infra.google.client import Client
 from infra.layers.storage.names import hosts
 from infra.settings.schema import Settings
@@ -23,17 +23,17 @@ options = combined(
 
 
 def read(env: Sequence[str], secrets: Sequence[str]) -> Variables:
-    """Parse the values of both options. Raises CommandError with all problems."""
+    """Parse the values of both options. Raises InputError with all problems."""
     variables, wrong = of_options(env, secrets)
     if wrong:
-        raise CommandError(listed("the command", wrong))
+        raise InputError(listed("the command", wrong))
     return variables
 
 
 def require_readable(settings: Settings, variables: Variables, reader: Reader | None = None) -> None:
-    """Raise CommandError for secrets that aren't there, or that a reader, by default hosts, may not read."""
+    """Raise InputError for secrets that aren't there, or that a reader, by default hosts, may not read."""
     if not variables.references:
         return
     google = Client(settings.project)
     if wrong := list(problems(google, settings, variables.references, reader or hosts(settings))):
-        raise CommandError(listed("the command", wrong))
+        raise InputError(listed("the command", wrong))

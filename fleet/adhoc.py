@@ -14,7 +14,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any
 
-from fleet.errors import FleetError
+from fleet.errors import FleetError, FleetInputError
 from fleet.google import Google
 from fleet.ids import NODES, RecordedNode, SharedIdError, others_of, recorded, stored
 from infra.google.client import RequestError
@@ -110,7 +110,7 @@ def require_same_slices(environment: str, existing: Item, item: Item, flag: str)
     if _shape(existing) != _shape(item):
         fix = f"{flag} ANOTHER, or tpu fleet delete {environment} --slice {name}"
         other = json.dumps(_shape(existing))
-        raise FleetError(f"{held(existing)}, with other slices: {other}\n    fix: {fix}")
+        raise FleetInputError(f"{held(existing)}, with other slices: {other}\n    fix: {fix}")
 
 
 def twice_called(environment: str, name: str) -> str:
@@ -140,7 +140,7 @@ def described(
     """
     if not zones or len(slices) > 1:
         problem = f"{len(slices)} names" if zones else "no --zones"
-        raise FleetError(
+        raise FleetInputError(
             f"--tpu-type {kind}: {problem}\n    fix: --zones us-east5-a,us-east5-b, and one --slice"
         )
     item: dict[str, Any] = {

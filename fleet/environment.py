@@ -22,7 +22,7 @@ from fleet.adhoc import (
 )
 from fleet.controller import Controller
 from fleet.decide import Limits
-from fleet.errors import FleetError
+from fleet.errors import FleetError, FleetInputError
 from fleet.google import Google
 from fleet.model import ObservedNode, Owner
 from fleet.named import NamedSlices
@@ -281,7 +281,7 @@ def opened(
     require_read(unread, request.slices)
     for name in sorted({*request.slices} & saved.over.keys() - fleets.keys() - of_file):
         fix = f"nothing is left of it; tpu fleet list {request.environment}, for the others"
-        raise FleetError(f"{name} has ended ({saved.over[name]})\n    fix: {fix}")
+        raise FleetInputError(f"{name} has ended ({saved.over[name]})\n    fix: {fix}")
     twice = sorted(fleets.keys() & of_file)
     if before is None:
         for line in (*(twice_called(request.environment, name) for name in twice), *unread.values()):
@@ -291,7 +291,7 @@ def opened(
     members = selected(settings, narrowed)
     if not members and not allow_empty:
         fix = "tpu:slices, or --tpu-type, --zones and --workers-per-zone"
-        raise FleetError(f"Pulumi.{request.environment}.yaml lists no slices\n    fix: {fix}")
+        raise FleetInputError(f"Pulumi.{request.environment}.yaml lists no slices\n    fix: {fix}")
     return Environment(settings, members, google, stack, fleets, saved, unread, twice)
 
 
@@ -332,13 +332,15 @@ def _added(request: FleetCommand, existing: Item | None, item: Item, of_file: Co
     if existing is None:
         if name in of_file:
             file = f"Pulumi.{request.environment}.yaml"
-            raise FleetError(f"{name}: {file} has a slice of this name\n    fix: --slice ANOTHER")
+            raise FleetInputError(f"{name}: {file} has a slice of this name\n    fix: --slice ANOTHER")
         return item
     require_same_slices(request.environment, existing, item, "--slice")
     if wanted(existing) == item:
         return existing
     if not request.replace:
-        raise FleetError(f"{held(existing)}\n    fix: --slice ANOTHER, or --replace, which ends that program")
+        raise FleetInputError(
+            f"{held(existing)}\n    fix: --slice ANOTHER, or --replace, which ends that program"
+        )
     return replaced(existing, item)
 
 
@@ -360,7 +362,7 @@ def selected(settings: Settings, request: FleetCommand) -> tuple[Node, ...]:
     ]
     if problems:
         problems.append(f"    fix: correct the flag, or add it to tpu:slices in {file}")
-        raise FleetError("\n".join(problems))
+        raise FleetInputError("\n".join(problems))
     members = [
         member
         for member in everyone
@@ -376,7 +378,7 @@ def selected(settings: Settings, request: FleetCommand) -> tuple[Node, ...]:
     for zone, several in by_zone.items():
         if len(several) < most:
             fix = f"a larger count in tpu:slices of {file}; a fleet's members take turns over its zones"
-            raise FleetError(
+            raise FleetInputError(
                 f"--workers-per-zone {most}: {file} has {len(several)} in {zone}\n    fix: {fix}"
             )
     return tuple(member for several in by_zone.values() for member in several[:most])

@@ -12,7 +12,7 @@ from typing import Any
 from fleet.adhoc import PHASE, AdHoc, Phase, owner
 from fleet.controller import Controller
 from fleet.environment import Environment, google_of, opened
-from fleet.errors import FleetError
+from fleet.errors import FleetError, FleetInputError
 from fleet.model import GOING, ObservedNode, View
 from fleet.observation import Observation
 from fleet.observing import report_unanswered
@@ -33,9 +33,14 @@ _ANEW = "was made anew by its fleet's controller meanwhile: not deleted, and bil
 def delete(request: FleetCommand, *, orphans: bool = False) -> int:
     """Delete members; their checkpoints, shards and the bucket stay.
 
+    Slices that the stack holds are deleted by name alone: `tpu down` ends them in order.
+
     Args:
         request: which members.
         orphans: delete nodes outside the settings, too.
+
+    Raises:
+        FleetInputError: there is nothing but slices of the stack, and none is named.
     """
     # Zones select nodes by their present place, whatever home zone the file names.
     zones, request = request.zones, replace(request, zones=())
@@ -49,6 +54,8 @@ def delete(request: FleetCommand, *, orphans: bool = False) -> int:
         if (member.member is not None or member.name in (fleet.stack.held or ()))
         if not zones or member.zone in zones
     ]
+    stacked = [] if request.slices else [node for member, node in living if member.member is None]
+    living = [pair for pair in living if pair[1] not in stacked]
     # Ad hoc fleets that are deleted as a whole end.
     forgotten = (
         set[str]() if zones or unanswered else {member.slice for member in fleet.members} & fleet.adhoc.keys()
@@ -63,6 +70,12 @@ def delete(request: FleetCommand, *, orphans: bool = False) -> int:
     lines = [f"  delete  {node.name} in {node.zone}" for node in target]
     lines += _left_alone(observation, forgotten)
     lines += [f"  forget  {name}, which is in no settings file" for name in sorted(forgotten)]
+    if stacked:
+        names = ", ".join(node.name for node in stacked)
+        fix = f"tpu down {request.environment}; or one by its name: --slice {stacked[0].name}"
+        if not lines:
+            raise FleetInputError(f"{names}: held by the stack; nothing was deleted\n    fix: {fix}")
+        print(f"  leave   {names}, which the stack holds: {fix}", file=request.output)
     if not _show(request, lines, lines, "neither the stack nor Google has any of them: nothing to delete"):
         return max(unanswered, _report(request, "deleted", target, None))
 

@@ -31,7 +31,7 @@ from fleet.adhoc import (
 )
 from fleet.controller import Controller
 from fleet.environment import Environment, google_of, require_read, selected, with_records
-from fleet.errors import FleetError
+from fleet.errors import FleetError, FleetInputError
 from fleet.model import GOING, TAKEN_AWAY, Action, Claim, Condition, Decision, ObservedNode, View
 from fleet.observation import Observation
 from fleet.removal import delete_nodes, of_fleet
@@ -48,9 +48,9 @@ Report = Callable[[str], None]
 
 _LEASE_PAUSE_S = 5.0
 _DELETION_S = 60.0  # that a monitor waits for one: others may need it meanwhile
-UNPUBLISHED = ("run", "image", "env", "secrets")
-"""Keys by which programs differ before their bundles are published."""
-_PROGRAM = ("bundle", *UNPUBLISHED)
+_COMMANDED = ("run", "image", "env", "secrets")
+_PROGRAM = ("bundle", *_COMMANDED)
+"""Keys by which programs differ; without the bundle until it is built."""
 
 
 class EndedError(FleetError):
@@ -170,24 +170,26 @@ class Supervisor:
         """True if the earlier fleet of this name is this login's."""
         return self.before is not None and self.before.get(OWNER) == self.fleet.google.caller()
 
-    def require_free(self, replace: bool, keys: Sequence[str] = _PROGRAM) -> None:
+    def require_free(self, replace: bool, bundle: str | None = None) -> None:
         """Refuse to end another program without `replace`, unless it is this login's and has ended.
 
         Args:
             replace: take the fleet over from whoever has it.
-            keys: by which programs differ; without `bundle` before it is published.
+            bundle: in place of the item's; empty: it isn't built, and isn't compared.
 
         Raises:
-            FleetError: whose the fleet is, what it runs, and the fix.
+            FleetInputError: whose the fleet is, what it runs, and the fix.
         """
         before = self.before
-        if replace or before is None or all(before.get(key) == self._item.get(key) for key in keys):
+        item = self._item if bundle is None else {**self._item, "bundle": bundle}
+        keys = _COMMANDED if bundle == "" else _PROGRAM
+        if replace or before is None or all(before.get(key) == item.get(key) for key in keys):
             return
         if self._mine and self.living()[1]:
             return
         whose = "this one is another program" if self._mine else "this one isn't its owner's"
         fix = "--name ANOTHER, or --replace, which ends that program and takes the slice over"
-        raise FleetError(f"{held(before)}; {whose}\n    fix: {fix}")
+        raise FleetInputError(f"{held(before)}; {whose}\n    fix: {fix}")
 
     def keep(self) -> None:
         """Store the fleet, so that every command knows it; leave the same program of another as it is.

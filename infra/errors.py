@@ -1,7 +1,7 @@
 """Errors for users, with their fixes.
 
-Every error of this package is an `InfraError`. The program and the commands print it and
-stop with a non-zero status; a traceback means a defect.
+Every error of this package is an `InfraError`. The program prints it and stops; the commands exit with its
+`status` (docs/reference/cli.md). A traceback means a defect.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,6 +12,8 @@ from settings_schema.problem import listed as listed
 
 class InfraError(Exception):
     """Error with its fix."""
+
+    status = 1
 
 
 class UpstreamError(InfraError):
@@ -26,6 +28,12 @@ class CommandError(InfraError):
     """The Pulumi CLI is missing or failed."""
 
 
+class InputError(CommandError):
+    """A request that can't succeed as it was typed or written; nothing was done."""
+
+    status = 2
+
+
 class UpdateError(CommandError):
     """An update by the Pulumi CLI failed; `errors`: its messages of each resource, by URN."""
 
@@ -36,6 +44,8 @@ class UpdateError(CommandError):
 
 class SettingsError(InfraError):
     """Problems of one environment's settings."""
+
+    status = 2
 
     def __init__(self, source: str, problems: Sequence[Problem]):
         self.source = source

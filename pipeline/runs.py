@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from fleet.google import user_and_host
 from infra.core.layer import up_command
-from infra.errors import CommandError
+from infra.errors import CommandError, InputError
 from infra.google.client import Client, RequestError, or_none
 from infra.google.failures import Kind
 from infra.layers.pipeline import access, paths
@@ -27,7 +27,7 @@ WAITING = "waiting"
 _URL = re.compile(r"gs://([^/]+)/(?:((?s:.*))/)?")
 
 
-class NoRunError(CommandError):
+class NoRunError(InputError):
     """There is no run of that name."""
 
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from infra.core.layer import Layer, off
-from infra.errors import CommandError, LayersError, Problem
+from infra.errors import InputError, LayersError, Problem
 from infra.google.role import Role, merge_roles
 from infra.settings.schema import Settings
 
@@ -22,10 +22,10 @@ def layers_on(settings: Settings) -> tuple[Layer, ...]:
 
 
 def require_on(settings: Settings, names: Iterable[str]) -> None:
-    """Raise CommandError for the first of some layers that is off."""
+    """Raise InputError for the first of some layers that is off."""
     on = {layer.name for layer in layers_on(settings)}
     if disabled := [name for name in names if name not in on]:
-        raise CommandError(off(disabled[0], settings.environment))
+        raise InputError(off(disabled[0], settings.environment))
 
 
 def required_services(settings: Settings) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from infra.catalog import CATALOG
 from infra.core.environment import layers_on, require_on
 from infra.core.layer import Layer
 from infra.engine.settings import from_file
-from infra.errors import InfraError
+from infra.errors import InputError
 from infra.prices.row import PriceRow, Rate, cost
 from infra.prices.table import layers_table, rates_table, table
 from infra.settings.schema import FleetSettings, Settings
@@ -18,7 +18,7 @@ from infra.settings.sources import ROOT
 from infra.slices.price import at_most
 
 
-class BudgetError(InfraError):
+class BudgetError(InputError):
     """All slices together exceed `fleet:dollarsPerHour`, or may exceed it."""
 
 

@@ -272,12 +272,12 @@ def confirm(question: str, yes: bool) -> None:
 
 
 def run(command: Callable[[], int]) -> int:
-    """Return the exit status of `command`; print an InfraError instead of a traceback."""
+    """Return the exit status of `command`, or of its InfraError, which is printed."""
     try:
         return command()
     except InfraError as error:
         print(f"error: {with_roles(str(error))}", file=sys.stderr)
-        return 1
+        return error.status
     except KeyboardInterrupt:
         print("\nstopped", file=sys.stderr)
         return 130

@@ -16,7 +16,7 @@ from infra.core.environment import layers_on, required_services
 from infra.core.layer import Named
 from infra.core.names import per_environment
 from infra.engine import registry
-from infra.errors import InfraError, Problem, SettingsError
+from infra.errors import InfraError, InputError, Problem, SettingsError
 from infra.settings import labels, rules, yaml_file
 from infra.settings.schema import ADDED_SLICES, UNPROTECTED, Relation, Settings, keys_of
 from infra.settings.sources import ROOT, _as_text, path_of
@@ -55,9 +55,9 @@ def from_file(
     # Beside what the scanner refuses: bytes that aren't UTF-8, a number that is none, endless nesting.
     except (yaml.YAMLError, ValueError, TypeError, LookupError, RecursionError) as error:
         output = " ".join(str(error).replace(' in "<unicode string>",', " at").split())
-        raise InfraError(f"{name} is not YAML for settings: {output}") from None
+        raise InputError(f"{name} is not YAML for settings: {output}") from None
     if values is None:
-        raise InfraError(f"{name} has no `config:` with settings under it: see docs/reference/settings.md")
+        raise InputError(f"{name} has no `config:` with settings under it: see docs/reference/settings.md")
     if slices:
         names = {item["name"] for item in slices}
         listed = [

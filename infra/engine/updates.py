@@ -17,7 +17,7 @@ from infra.engine.pulumi import Pulumi
 from infra.engine.recovery.interrupted import interrupted
 from infra.engine.recovery.settle import Patience, settle
 from infra.engine.settings import from_file
-from infra.errors import CommandError, UpdateError
+from infra.errors import CommandError, InputError, UpdateError
 from infra.settings.record import formatting_kept
 from infra.settings.sources import ROOT, path_of
 
@@ -179,10 +179,10 @@ def _ready(
 
 
 def in_order(layers: Sequence[str]) -> list[str]:
-    """Sort layers, each behind those that it reads. Raises CommandError for unknown names."""
+    """Sort layers, each behind those that it reads. Raises InputError for unknown names."""
     known = [layer.name for layer in registry.layers()]
     if unknown := sorted(set(layers) - set(known)):
-        raise CommandError(f"no layer {', '.join(unknown)}\n    fix: one of {', '.join(known)}")
+        raise InputError(f"no layer {', '.join(unknown)}\n    fix: one of {', '.join(known)}")
     return [name for name in known if name in layers]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from infra.errors import InfraError
+from infra.errors import InputError
 from infra.prices.row import dollars as shown
 
 
@@ -55,17 +55,17 @@ def within_limit(predicted: RunPrice, limit: float | None, setting: str) -> None
         setting: where the limit is written, e.g. "fleet:dollarsPerRun".
 
     Raises:
-        InfraError: it is above the limit, or unknown, and then it may be.
+        InputError: it is above the limit, or unknown, and then it may be.
     """
     if limit is None:
         return
     if predicted.dollars is None:
-        raise InfraError(
+        raise InputError(
             f"{setting} allows ${limit:,.0f} a run, and this one's price is unknown: {predicted.why}\n"
             f"    fix: {predicted.fix}, or take {setting} out"
         )
     if predicted.dollars > limit:
-        raise InfraError(
+        raise InputError(
             f"this run would cost {predicted}, {setting} allows ${limit:,.0f}\n"
             f"    fix: a smaller slice or fewer hours, or a larger {setting}"
         )

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from infra.publish.archive import write
-from infra.publish.errors import PublishError
+from infra.publish.errors import OwnFilesError
 from infra.settings import commands
 
 __all__ = ["MAX_BYTES", "pack", "require"]
@@ -26,14 +26,14 @@ _MIB = 1 << 20
 def pack(folder: Path, shown: str, archive: Path, key: str = "tpu:code") -> Path:
     """Write `folder` to `archive` (tar.gz), the same bytes for the same files, modes and links.
 
-    Version control, caches, compiled Python and virtual environments are left out. Raises `PublishError`,
+    Version control, caches, compiled Python and virtual environments are left out. Raises `OwnFilesError`,
     which names setting `key` and folder `shown`, where it isn't there, is too large, or holds what no host
     could be given.
     """
     shown = f"{key}: {shown}"
     if not folder.is_dir():
         what = "is no folder" if folder.exists() else "does not exist"
-        raise PublishError(f"{shown} {what}: make it, or correct {key}")
+        raise OwnFilesError(f"{shown} {what}: make it, or correct {key}")
     files: dict[str, Path] = {}
     links: dict[str, str] = {}
     for path in _below(folder):
@@ -44,17 +44,17 @@ def pack(folder: Path, shown: str, archive: Path, key: str = "tpu:code") -> Path
         elif stat.S_ISREG(mode):
             files[name] = path
         else:
-            raise PublishError(f"{shown}/{name} is neither file, folder nor link: take it away")
+            raise OwnFilesError(f"{shown}/{name} is neither file, folder nor link: take it away")
     if not files:
-        raise PublishError(f"{shown} holds no file: put your code there")
+        raise OwnFilesError(f"{shown} holds no file: put your code there")
     sizes = {name: path.stat().st_size for name, path in files.items()}
     if sum(sizes.values()) > MAX_BYTES:
-        raise PublishError(_too_large(shown, sizes))
+        raise OwnFilesError(_too_large(shown, sizes))
     try:
         members = {name: path.read_bytes() for name, path in files.items()}
     except OSError as error:
-        raise PublishError(
-            f"tpu:code: {error.filename}: {error.strerror}: you must be able to read it"
+        raise OwnFilesError(
+            f"{key}: {error.filename}: {error.strerror}: you must be able to read it"
         ) from error
     executable = {name for name, path in files.items() if path.stat().st_mode & stat.S_IXUSR}
     write(archive, members, links, executable)
@@ -68,9 +68,9 @@ def require(runs: Mapping[str, str], folder: Path, shown: str) -> None:
             continue
         start, words = f'{path}: "{run}" needs {name}, which', commands.split(run)
         if not (folder / name).exists() or _LEFT_OUT & set(Path(name).parts):
-            raise PublishError(f"{start} isn't in {shown}: put it there, or correct the run")
+            raise OwnFilesError(f"{start} isn't in {shown}: put it there, or correct the run")
         if words[0].startswith("./") and not os.access(folder / name, os.X_OK):
-            raise PublishError(f"{start} isn't executable: chmod +x {shown}/{name}")
+            raise OwnFilesError(f"{start} isn't executable: chmod +x {shown}/{name}")
 
 
 def _below(folder: Path) -> Iterator[Path]:
@@ -87,7 +87,7 @@ def _target(link: Path, folder: Path, shown: str) -> str:
     target = os.readlink(link)
     if target.startswith("/") or not (link.parent / target).resolve().is_relative_to(folder.resolve()):
         name = link.relative_to(folder)
-        raise PublishError(
+        raise OwnFilesError(
             f"{shown}/{name} leads to {target}, out of the folder: put what it means there instead"
         )
     return target

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from infra.errors import InfraError
+from infra.errors import InfraError, InputError
 
-__all__ = ["PublishError"]
+__all__ = ["OwnFilesError", "PublishError"]
 
 
 class PublishError(InfraError):
     """A part of the bundle can't be had, or the bucket can't take it."""
+
+
+class OwnFilesError(PublishError, InputError):
+    """What is wrong with the user's own code or data, which no other machine or time would take."""

@@ -14,7 +14,7 @@ from google.cloud import storage
 
 from infra.errors import Problem, listed
 from infra.layers.storage.names import DATA
-from infra.publish.errors import PublishError
+from infra.publish.errors import OwnFilesError, PublishError
 from infra.publish.upload import NO_BUCKET, Upload, create_all, require_bucket, storage_errors
 
 _BLOCK = 1 << 22
@@ -39,7 +39,7 @@ def gather(sources: Sequence[Path], skip_hidden: bool = False) -> list[File]:
     """Return files, sorted by name: a folder's by their paths in it, of several sources below its name.
 
     Raises:
-        PublishError: lists what can't be uploaded; nothing is left out silently.
+        OwnFilesError: lists what can't be uploaded; nothing is left out silently.
     """
     problems: list[Problem] = []
     files: dict[str, File] = {}
@@ -57,7 +57,7 @@ def gather(sources: Sequence[Path], skip_hidden: bool = False) -> list[File]:
             files[name] = File(path, name, path.stat().st_size)
     if problems:
         more = [f"and {len(problems) - _MOST_NAMED} more"] if len(problems) > _MOST_NAMED else []
-        raise PublishError(listed("the files to upload", [*problems[:_MOST_NAMED], *more]))
+        raise OwnFilesError(listed("the files to upload", [*problems[:_MOST_NAMED], *more]))
     return sorted(files.values(), key=lambda file: file.name)
 
 

@@ -44,7 +44,10 @@ class Published:
     upload: Upload
 
 
-def publish(target: Target, lock: str, console: Console, again: str, upload_it: bool = True) -> Published:
+def publish(
+    target: Target, lock: str, console: Console, again: str, upload_it: bool = True,
+    accept: Callable[[str], None] = lambda _: None,
+) -> Published:  # fmt: skip
     """Build a bundle and upload it.
 
     Args:
@@ -53,6 +56,7 @@ def publish(target: Target, lock: str, console: Console, again: str, upload_it: 
         console: for progress.
         again: the command to type once what is wrong is mended.
         upload_it: False to build it only.
+        accept: receives the bundle's id before the upload, and may raise.
 
     Raises:
         PublishError: what is wrong with the user's own code, or with this machine.
@@ -63,7 +67,7 @@ def publish(target: Target, lock: str, console: Console, again: str, upload_it: 
         try:
             own = _own(target, _lock(lock, target.tensorflow), Path(work), console)
         except PublishError as error:
-            raise PublishError(f"{error}. Nothing was published. Next: {again}") from error
+            raise type(error)(f"{error}. Nothing was published. Next: {again}") from error
         if upload_it:
             require_bucket(target.bucket)
         chosen = interpreter.choose(for_tpu=lock == "tpu")
@@ -71,6 +75,7 @@ def publish(target: Target, lock: str, console: Console, again: str, upload_it: 
             console.print(f"interpreter: {chosen.why}", markup=False)
         bundle = _build(lock, target.tensorflow, chosen.archive, Path(work), own, console)
         console.print(f"bundle: {bundle.id}: {len(bundle.files)} files, {bundle.size_bytes / 1e6:.0f} MB")
+        accept(bundle.id)
         done = _upload(bundle, target.bucket, console) if upload_it else Upload(0, 0, 0)
     return Published(bundle, chosen.why, done)
 

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from infra.errors import InfraError, Problem, SettingsError
+from infra.errors import InputError, Problem, SettingsError
 
 PROGRAM = Path(__file__).resolve().parents[2]
 """Folder of the packages: a checkout's, or the one that the wheel is installed into."""
@@ -36,7 +36,7 @@ ROOT = project_folder(Path.cwd()) if INSTALLED else PROGRAM
 
 
 def path_of(environment: str, root: Path = ROOT) -> Path:
-    """Return the file with an environment's settings. Raises InfraError where there is none."""
+    """Return the file with an environment's settings. Raises InputError where there is none."""
     path = root / f"Pulumi.{environment}.yaml"
     if not path.exists():
         known = environments(root)
@@ -45,7 +45,7 @@ def path_of(environment: str, root: Path = ROOT) -> Path:
         if near := difflib.get_close_matches(environment, known, 1):
             fix = f"perhaps {near[0]} was meant; else {fix}"
         listed = ", ".join(known) or "none"
-        raise InfraError(f"{path.name} does not exist (environments: {listed})\n    fix: {fix}")
+        raise InputError(f"{path.name} does not exist (environments: {listed})\n    fix: {fix}")
     return path
 
 

@@ -94,7 +94,7 @@ def test_an_environment_that_is_not_there_names_the_nearest(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     more = {"ssh": ["node"], "run": ["train.py", "--slice", "v6e-1"]}.get(name, [])
-    assert main([name, "dve", *more]) == 1
+    assert main([name, "dve", *more]) == 2
     output = capsys.readouterr().err
     assert "Pulumi.dve.yaml does not exist (environments: dev, prod)" in output
     assert "fix: perhaps dev was meant" in output

@@ -114,7 +114,7 @@ def test_what_cant_be_uploaded_is_refused_by_name_all_at_once(
     (tokens / "gone").symlink_to("nowhere")
     (tokens / "linked").symlink_to("more")
     (tokens / "line\nbreak").write_text("a")
-    assert main(["data", "put", "dev", "tokens", "missing", "--to", "all"], root) == 1
+    assert main(["data", "put", "dev", "tokens", "missing", "--to", "all"], root) == 2
     error = capsys.readouterr().err
     assert "6 problems in the files to upload:" in error
     for problem in (
@@ -159,7 +159,7 @@ def test_of_several_sources_each_folder_keeps_its_name(
 def test_a_wrong_line_is_refused_with_its_fix(
     words: list[str], error: str, root: Path, tokens: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["data", *words], root) == 1
+    assert main(["data", *words], root) == 2
     output = capsys.readouterr().err
     assert error in output
     assert "\n    fix: " in output

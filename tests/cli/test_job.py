@@ -171,15 +171,15 @@ def test_a_price_is_predicted_by_the_hours_and_refused_above_the_limit(
     assert main(timed) == 0
     assert "  predicted: $44.91 (" in capsys.readouterr().out
     monkeypatch.setattr(command, "from_file", lambda _: settings(**{"fleet:dollarsPerRun": 40}))
-    assert main(timed) == 1
+    assert main(timed) == 2
     assert (
         "this run would cost $44.91 ($22.45 an hour, 2 h), fleet:dollarsPerRun allows $40"
         in capsys.readouterr().err
     )
-    assert main([*timed[:4], "--out", str(tmp_path / "job.yaml"), *timed[4:]]) == 1
+    assert main([*timed[:4], "--out", str(tmp_path / "job.yaml"), *timed[4:]]) == 2
     assert "this run would cost $44.91" in capsys.readouterr().err
     assert not (tmp_path / "job.yaml").exists()
-    assert main(SUBMIT) == 1
+    assert main(SUBMIT) == 2
     assert "fix: --hours N" in capsys.readouterr().err
     assert len(cluster.submitted) == 1
 
@@ -227,7 +227,7 @@ def test_what_the_trainer_would_refuse_is_refused_before_a_slice_is_paid_for(
     change: str, problem: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cluster = on(monkeypatch, Cluster())
-    assert main([*SUBMIT, "--set", change]) == 1
+    assert main([*SUBMIT, "--set", change]) == 2
     shown = capsys.readouterr().err
     assert problem in shown
     assert cluster.submitted == []
@@ -339,7 +339,7 @@ def test_a_job_that_isnt_there_is_refused_with_those_that_are(
 ) -> None:
     cluster = on(monkeypatch, Cluster(None))
     monkeypatch.setattr(cluster, "all", lambda: [status(RUNNING, "other")])
-    assert main(["job", verb, "dev", "vision", "mine"]) == 1
+    assert main(["job", verb, "dev", "vision", "mine"]) == 2
     shown = capsys.readouterr().err
     assert "vision has no job mine; its jobs: other" in shown
     assert "fix: tpu job list dev vision" in shown

@@ -81,6 +81,10 @@ def test_a_second_program_of_a_name_is_told_whose_it_is_and_takes_over_only_by_r
     with pytest.raises(CommandError.__base__, match="bundle 00000000; this one isn't its owner's"):
         call(run.run, line)
     assert world.objects == before
+    assert published.uploaded == [f"{1:064x}"], "a changed script is refused before its upload"
+    assert capsys.readouterr().out.count("$22.45 an hour") == 2, "and before its price: one was run, detached"
+    with pytest.raises(CommandError.__base__, match="this one isn't its owner's"):
+        call(run.run, [word for word in line if word != "--yes"])
     commands: list[tuple[str, ...]] = []
     monkeypatch.setattr(run.hosts, "execute", lambda _, __, words: commands.append(tuple(words)) or 0)
     monkeypatch.setattr(run.hosts, "restart", lambda *_: commands.append(("restart",)) or 0)
@@ -89,7 +93,7 @@ def test_a_second_program_of_a_name_is_told_whose_it_is_and_takes_over_only_by_r
     output = capsys.readouterr().out
     assert "present   own is a fleet already: its owner is ann@example.com" in output
     assert re.search(r"own: restarted on 4 workers after \d+\.\d s\n", output)
-    assert commands == [_line(run._INSTALL_CODE, 3)], "the command is the same"
+    assert commands == [_line(run._INSTALL_CODE, 4)], "the command is the same"
     assert world.updated == [NODE]
     assert [verb for verb, _ in world.requests] == ["create"]
 
@@ -169,7 +173,9 @@ def test_an_interrupted_replacement_is_completed_by_the_same_command(
     with pytest.raises((KeyboardInterrupt, CommandError)):
         call(run.run, line)
     assert commands == [_line(run._INSTALL_CODE, 2)]
-    monkeypatch.setattr(run, "publish", lambda *_: SimpleNamespace(bundle=SimpleNamespace(id=f"{2:064x}")))
+    monkeypatch.setattr(
+        run, "publish", lambda *_, **__: SimpleNamespace(bundle=SimpleNamespace(id=f"{2:064x}"))
+    )
     monkeypatch.setattr(run.hosts, "execute", lambda _, __, words: commands.append(tuple(words)) or 0)
     monkeypatch.setattr(run.hosts, "restart", lambda *_: commands.append(("restart",)) or 0)
     assert call(run.run, line) == 0

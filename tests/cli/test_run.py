@@ -4,6 +4,7 @@ import itertools
 import json
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,7 @@ import click
 import pytest
 
 from cli import run
+from cli.__main__ import main
 from cli.user_code import read_program
 from fleet.model import WorkerStatus
 from infra.errors import CommandError
@@ -30,16 +32,22 @@ INLINE = '# /// script\n# dependencies = ["einops==0.8.2"]\n# ///\nprint("hello"
 
 
 class Published:
-    """Publisher that records its targets."""
+    """Publisher that records its targets, and the bundles that it uploads."""
 
     def __init__(self) -> None:
         self.targets: list[Target] = []
         self.packed: list[list[str]] = []
+        self.uploaded: list[str] = []
 
-    def __call__(self, target: Target, lock: str, console: Any, again: str) -> Any:
+    def __call__(
+        self, target: Target, lock: str, console: Any, again: str, accept: Callable[[str], None]
+    ) -> Any:
         self.targets.append(target)
         self.packed.append(sorted(path.name for path in Path(target.code or "").iterdir()))
-        return SimpleNamespace(bundle=SimpleNamespace(id=f"{len(self.targets):064x}"))
+        bundle = f"{len(self.targets):064x}"
+        accept(bundle)
+        self.uploaded.append(bundle)
+        return SimpleNamespace(bundle=SimpleNamespace(id=bundle))
 
 
 class Logs:
@@ -167,6 +175,31 @@ def test_what_is_wrong_with_the_flags_is_said_at_once(
     assert "fix: tpu:zones: [us-central1-b] in Pulumi.dev.yaml, then tpu up dev network data" in output
     assert "'No Name' can't be a slice's name" in output
     assert published.targets == []
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["--slice", "v6e-61"], "--slice v6e-61: is none of"),
+        (["--slice", "v6e-16", "--entry", "x.py"], "--entry x.py"),
+        (["--slice", "v6e-16", "--env", "A"], "--env"),
+        (["--slice", "v6e-16", "--hours", "5"], "fleet:dollarsPerRun allows $100"),
+        (["--slice", "v6e-16", "--hours", "1"], "leads to /etc/hostname, out of the folder"),
+    ],
+)
+def test_a_wrong_request_ends_with_2_before_the_question(
+    words: list[str], problem: str, script: Path, published: Published, world: Cloud,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """As docs/reference/cli.md has it."""
+    monkeypatch.setattr(run, "from_file", lambda _: settings(**LIMITED))
+    (script.parent / "hosts").symlink_to("/etc/hostname")
+    path = script if "--entry" in words else script.parent
+    assert main(["run", "dev", str(path), "--name", "own", *words]) == 2
+    reported = capsys.readouterr()
+    assert problem in reported.err
+    assert "There is no terminal" not in reported.err
+    assert (published.targets, world.requests, world.objects) == ([], [], {})
 
 
 def test_a_name_of_the_files_is_refused_before_the_question(
@@ -340,7 +373,7 @@ def test_a_signal_before_anything_is_created_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which nohup ignores
-    monkeypatch.setattr(run, "publish", lambda *_: signal.raise_signal(signal.SIGHUP))
+    monkeypatch.setattr(run, "publish", lambda *_, **__: signal.raise_signal(signal.SIGHUP))
     with pytest.raises(SystemExit):
         call(run.run, ["dev", str(script), "--slice", "v6e-16", "--name", "own", "--yes"])
     assert "stopped; nothing was created\n" in capsys.readouterr().err

@@ -29,7 +29,7 @@ def test_a_command_of_an_image_runs_without_a_script_and_is_another_program_with
 ) -> None:
     targets: list[Target] = []
 
-    def publish(target: Target, *_: Any) -> Any:
+    def publish(target: Target, *_: Any, **__: Any) -> Any:
         targets.append(target)
         return SimpleNamespace(bundle=SimpleNamespace(id="1" * 64))
 

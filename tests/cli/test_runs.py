@@ -288,7 +288,7 @@ def test_an_unknown_run_is_named_with_the_next_command(
 ) -> None:  # fmt: skip
     for run in known:
         bucket.write(f"runs/{run}/config.json", json.dumps(record(8, 40)).encode())
-    assert main(["runs", *words, "--out", str(tmp_path / "page.html")]) == 1
+    assert main(["runs", *words, "--out", str(tmp_path / "page.html")]) == 2
     shown = capsys.readouterr()
     assert message in shown.err
     assert shown.out == ""

@@ -29,7 +29,7 @@ def test_curves_are_looked_for_where_the_trainer_writes_them(monkeypatch: pytest
 
 @pytest.mark.parametrize("run", ["gs://my-project-checkpoints/runs/tiny", "../tiny", "Tiny"])
 def test_a_name_that_no_run_has_is_refused(run: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["tensorboard", "dev", run]) == 1
+    assert main(["tensorboard", "dev", run]) == 2
     shown = capsys.readouterr()
     assert shown.out == ""
     assert f"RUN: {run} is no name of a run" in shown.err

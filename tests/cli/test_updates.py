@@ -161,7 +161,7 @@ def test_down_where_nothing_is_up_says_so(
 def test_a_layer_that_is_not_there_is_said_before_pulumi_is_asked(
     verb: str, pulumi_cli: FakePulumi, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([verb, "dev", "tpus"]) == 1
+    assert main([verb, "dev", "tpus"]) == 2
     known = ", ".join(layer.name for layer in layers())
     assert f"error: no layer tpus\n    fix: one of {known}\n" in capfd.readouterr().err
     assert pulumi_cli.calls == []

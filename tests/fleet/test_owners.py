@@ -49,7 +49,7 @@ def test_a_name_that_a_program_holds_is_refused_with_whose_it_is(
         assert "its owner is ann@example.com (ann@laptop), it runs `python train.py`, bundle cdcdcdcd" in text
         assert whose in text
         assert "fix: --name ANOTHER, or --replace" in text
-    Run(bundle="ef" * 32).of.require_free(replace=False, keys=["run"])
+    Run(bundle="ef" * 32).of.require_free(replace=False, bundle="")
     assert world.objects == before
 
 

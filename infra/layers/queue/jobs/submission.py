@@ -11,7 +11,7 @@ from importlib import resources
 
 from infra.catalog import CATALOG
 from infra.core.layer import up_command
-from infra.errors import InfraError, Problem, listed
+from infra.errors import InputError, Problem, listed
 from infra.layers.data.names import disk_name
 from infra.layers.data.settings import DataSettings
 from infra.layers.gke import pools
@@ -36,7 +36,7 @@ _NAME = re.compile("[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
 _MOST_SLICES = 1024
 
 
-class SubmissionError(InfraError):
+class SubmissionError(InputError):
     """All problems of a request for a job."""
 
     def __init__(self, source: str, problems: Sequence[Problem]):
