@@ -74,11 +74,12 @@ def list_runs(root: Path, environment: str, as_json: bool) -> int:
     elif not briefs:
         print(f"no runs in {stored.url}\n  next: {nothing(environment)}")
     else:
-        head = ("run", "state", "step", "loss", "best", "tokens/s", "goodput", "cost", "written")
+        head = ("run", "state", "step", "loss", "best", "tokens/s", "goodput/run", "cost/run", "written")
         rows = [head, *(_cells(brief, price) for brief, price in zip(briefs, prices, strict=True))]
         if not any(brief.best for brief in briefs):
             rows = [(*row[:4], *row[5:]) for row in rows]
         print("\n".join(aligned(rows)))
+        print("/run: of all starts, by the run's clock; tpu status has the last start, and nodes by Google's")
     return 0
 
 
@@ -136,6 +137,8 @@ class _Page:
             if first and opens and _has_browser():
                 webbrowser.open(self._out.resolve().as_uri())
             if over:
+                for read in self._last if follow else ():
+                    print(f"{read.brief.run}: {read.brief.state}; next: {_checkpoints(read)}")
                 return 0
             sleep(_EVERY_S)
 
@@ -181,14 +184,21 @@ class _Page:
         commands = [f"tpu tensorboard {environment} {brief.run}"]
         if self._stored.is_node(brief):
             links["logs"] = logs_url(node, self._settings.project)
-            commands.insert(0, f"tpu logs {environment} {node} --follow")
+            commands.insert(0, f"tpu logs {environment} {node}{'' if brief.ended else ' --follow'}")
         else:
             on = ((QueueSettings, "job list"), (SlurmSettings, "slurm status"))
             commands += [f"tpu {word} {environment}" for layer, word in on if self._settings.get(layer)]
         if read.profiled:
             commands.append(f"xprof --logdir {read.url}/profile")
+        if brief.ended:
+            commands.append(_checkpoints(read))
         spent, predicted = (_dollars(price, amount(brief)) for amount in (price.so_far, price.predicted))
         return Shown(read, spent, predicted, price.paid, links, commands)
+
+
+def _checkpoints(read: History) -> str:
+    """Return the command that shows what a run leaves."""
+    return f"workload checkpoints list {read.url}"
 
 
 def _cells(brief: Brief, price: Price) -> tuple[str, ...]:

@@ -474,6 +474,8 @@ class Controller:
         verb = self._running[key].verb if key in self._running else Verb.CREATE
         if verb is Verb.UPDATE:
             return decision
+        if verb is Verb.CREATE and decision.condition is Condition.ABSENT:
+            return replace(decision, action=Action.WAIT, condition=Condition.STARTING, why="being created")
         why = "being deleted, to be recreated" if verb is Verb.DELETE else "being brought back"
         return replace(decision, action=Action.WAIT, condition=Condition.RECOVERING, why=why)
 

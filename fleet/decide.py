@@ -84,7 +84,8 @@ def decide(
         if foreign := _foreign(member, observed, owner):
             result.append(_of(member, Action.HOLD, Condition.UNKNOWN, foreign))
             continue
-        status = view.status(observed, command_id(member.run or "")) if observed else None
+        command = command_id(member.run or "")
+        status = view.status(observed, command) if observed else None
         desired = _desired(member, observed, status, reporting, now_s, limits)
         desired = replace(desired, status=status, instance=observed.instance if observed else "")
         if observed and observed.zone not in (member.home, *member.others, *member.spread):
@@ -92,7 +93,12 @@ def decide(
                 desired, why="; ".join(filter(None, [desired.why, _left_behind(member, owner)]))
             )
         if desired.action is Action.CREATE and (recovery_cause := state.recovery_cause(member.key)):
-            desired = replace(desired, cause=recovery_cause)
+            desired = replace(desired, condition=Condition.RECOVERING, cause=recovery_cause)
+        elif desired.action is Action.CREATE and member.member is None and member.name in (owner.held or ()):
+            desired = replace(desired, condition=Condition.RECOVERING)  # somebody deleted it past Pulumi
+        elif desired.action is Action.CREATE and (last := view.reported(member.name, command)):
+            done = "; its work was reported done" if last.work == "done" else ""
+            desired = replace(desired, why=f"{desired.why}{done}")
         if member.member is None and owner.held is None and desired.action in (Action.CREATE, Action.REPLACE):
             why = f"{desired.why}; managed by Pulumi, which is unavailable here\n    fix: tpu recover"
             desired = replace(desired, action=Action.HOLD, why=why)
@@ -161,7 +167,7 @@ def _desired(
 ) -> Decision:
     """Return the action for a member, regardless of budgets and pauses."""
     if observed is None:
-        return _of(member, Action.CREATE, Condition.RECOVERING, "there is no such node", Cause.NEW)
+        return _of(member, Action.CREATE, Condition.ABSENT, "there is no such node", Cause.NEW)
     if observed.state in TAKEN_AWAY:
         # What an ad hoc fleet did before another program took it over is done, and not this program's work.
         earlier = "record" in observed.labels and observed.labels.get("bundle") != member.bundle_label

@@ -186,9 +186,12 @@ class View:
 
         Both times are Google's: of the node's creation, and of the objects.
         """
-        statuses = (self.statuses or {}).get(observed.name, ())
-        fresh = [status.of(command) for status in statuses if status.at_s >= observed.created_s]
-        return summarized(fresh)
+        return self.reported(observed.name, command, observed.created_s)
+
+    def reported(self, name: str, command: str, since_s: float = 0.0) -> WorkerStatus | None:
+        """Summarize the statuses of the nodes of a name since a time; None: there are none."""
+        statuses = (self.statuses or {}).get(name, ())
+        return summarized([status.of(command) for status in statuses if status.at_s >= since_s])
 
     def booting(self, observed: ObservedNode, hosts: int, silent_s: float) -> bool:
         """Return whether a host of this node boots, or runs its startup script again.
@@ -271,6 +274,7 @@ class Condition(StrEnum):
     RECOVERING = "recovering"
     FAILED = "failed"
     UNKNOWN = "unknown"
+    ABSENT = "absent"  # it has no node, and none was lost
 
 
 class Claim(StrEnum):

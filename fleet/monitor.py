@@ -4,6 +4,7 @@ import logging
 import math
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -63,8 +64,14 @@ def monitor(request: FleetCommand, options: Monitoring) -> int:
             if page:
                 page.shutdown()
             release(controller)
-    print(f"{'; '.join(ended.values())}: nothing is left to monitor", file=sys.stderr)
+    output = f"output: {_logs(request, [*ended])}"
+    print(f"{'; '.join(ended.values())}: nothing is left to monitor; {output}", file=sys.stderr)
     return 0
+
+
+def _logs(request: FleetCommand, names: Sequence[str]) -> str:
+    """Return the command that prints the output of an ended fleet, or of all."""
+    return " ".join(["tpu logs", request.environment, *(names if len(names) == 1 else ())])
 
 
 def _ended(request: FleetCommand, fleet: Environment) -> dict[str, str]:
@@ -111,7 +118,15 @@ def _reloaded(
         controller.note(remark, logging.WARNING, f"record {name}")
     if not options.watch:
         controller.note(over_budget(new.settings), logging.WARNING, "refused")
-    before, after = ({member.key for member in version.members} for version in (fleet, new))
+    over = sorted(fleet.adhoc.keys() - new.adhoc.keys() - new.unread.keys())
+    for name in over:
+        why = new.saved.over.get(name, "its record is gone")
+        controller.note(f"{name} has ended ({why}); output: {_logs(request, [name])}")
+    if over and not new.members:
+        controller.note("nothing is left to monitor: Ctrl+C")
+    before, after = (
+        {member.key for member in version.members if member.slice not in over} for version in (fleet, new)
+    )
     changes = [f"{key} is new" for key in sorted(after - before)]
     changes += [f"{key} is removed" for key in sorted(before - after)]
     new.follow(controller)

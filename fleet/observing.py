@@ -106,7 +106,8 @@ def print_status(observation: Observation, as_json: bool, adhoc: Mapping[str, It
         print(json.dumps(show.as_json(observation, rows, adhoc)))
     else:
         lines = [show.summary(rows), *show.of_adhoc(adhoc), *show.remarks(observation)]
-        lines.append(f"{show.price_so_far(show.Spent(observation))}, of the nodes that exist")
+        nodes = f"{show.price_so_far(show.Spent(observation))}, of the nodes that exist"
+        lines.append(f"{nodes} (of a run's starts: tpu runs)")
         print(show.plain(show.table(rows)), file=unguarded(sys.stdout))
         print("\n".join(lines))
     return report_unanswered(observation)

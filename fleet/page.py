@@ -18,7 +18,7 @@ from views.page import render
 REFRESH_S = 5
 _CLASSES = {
     Condition.WORKING: "ok", Condition.DONE: "ok", Condition.STARTING: "warn", Condition.RECOVERING: "warn",
-    Condition.FAILED: "bad", Condition.UNKNOWN: "faint",
+    Condition.FAILED: "bad", Condition.UNKNOWN: "faint", Condition.ABSENT: "faint",
 }  # fmt: skip
 
 History = Mapping[str, Sequence[tuple[float, int, float | None]]]

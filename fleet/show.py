@@ -14,7 +14,7 @@ from rich.text import Text
 
 from fleet.adhoc import NOTHING, PHASE, WHY, Item, Phase, owner
 from fleet.events import left_out
-from fleet.model import Condition, Decision, ObservedNode, WorkerStatus
+from fleet.model import GOING, TAKEN_AWAY, Condition, Decision, ObservedNode, WorkerStatus
 from fleet.observation import Observation
 from infra.catalog import CATALOG
 from infra.engine.roles import with_roles
@@ -29,6 +29,7 @@ MARKS = {
     Condition.FAILED: "red",
     Condition.RECOVERING: "magenta",
     Condition.UNKNOWN: "bright_black",
+    Condition.ABSENT: "bright_black",
     Condition.STARTING: "yellow",
     Condition.WORKING: "green",
     Condition.DONE: "cyan",
@@ -185,7 +186,7 @@ def remedies(observation: Observation) -> list[str]:
 
 
 HEAD = (
-    "slice", "node", "zone", "state", "condition", "samples", "loss", "goodput", "shards", "size",
+    "slice", "node", "zone", "state", "condition", "samples", "loss", "goodput/start", "shards", "size",
     "rate", "left", "why",
 )  # fmt: skip
 _NUMBERS = HEAD[5:12]
@@ -261,14 +262,38 @@ def remarks(observation: Observation) -> list[str]:
         output.append(left_out(unread, [*unread]))
     if unknown := Spent(observation).unknown:
         output.append(f"without a price, since the catalog has none: {', '.join(unknown)}")
-    if observation.decisions and all(
-        decision.condition is Condition.DONE for decision in observation.decisions
-    ):
-        names = dict.fromkeys(item.slice for item in observation.members if item.member is not None)
-        command = " ".join(["tpu fleet delete ENV", *(f"--slice {name}" for name in names)])
-        command = command if names else "tpu down ENV"  # slices of the stack
-        output.append(f"all are done, and paid for until they are deleted: {command}")
-    return output
+    return output + _ended(observation)
+
+
+def _ended(observation: Observation) -> list[str]:
+    """Return the next commands for slices that are paid for although their programs have ended."""
+    billed = {
+        (observed.zone, observed.name): observed.labels.get("environment", "ENV")
+        for _, observed in observation.nodes
+        if observed.state not in TAKEN_AWAY | GOING
+    }
+    by_slice: dict[str, list[Decision]] = {}
+    for decision in observation.decisions:
+        if (decision.zone, decision.node) in billed:
+            by_slice.setdefault(decision.member.slice, []).append(decision)
+    environment, lines = next(iter(billed.values()), "ENV"), []
+    done = [
+        several[0].member for several in by_slice.values()
+        if all(decision.condition is Condition.DONE for decision in several)
+    ]  # fmt: skip
+    stacked = {decision.member.slice for decision in observation.decisions if decision.member.member is None}
+    if done and {member.slice for member in done} == stacked:
+        lines.append(f"all are done, and paid for until they are deleted: tpu down {environment}")
+    elif done:
+        names = [member.slice for member in done]
+        command = " ".join([f"tpu fleet delete {environment}", *(f"--slice {name}" for name in names)])
+        lines.append(f"{', '.join(names)}: all are done, and paid for until they are deleted: {command}")
+    for name, several in by_slice.items():
+        if any(item.condition is Condition.FAILED and item.status and item.status.final for item in several):
+            fix = f"tpu logs {environment} {name}; then tpu restart {environment} --slice {name}"
+            delete = f"tpu fleet delete {environment} --slice {name}"
+            lines.append(f"{name}: failed, isn't started again, and is paid for: {fix}, or {delete}")
+    return lines
 
 
 def _doubled(observation: Observation) -> list[str]:

@@ -142,8 +142,9 @@ def test_runs_are_listed_with_state_step_loss_speed_goodput_and_cost(
     bucket.write("runs/held/lease.json", json.dumps({"written": time.time()}).encode())
     bucket.write("runs/no-run/tensorboard/events", b"")
     assert main(["runs", "dev"]) == 0
-    head, *lines = capsys.readouterr().out.splitlines()
-    assert head.split() == ["run", "state", "step", "loss", "tokens/s", "goodput", "cost", "written"]
+    head, *lines, of_run = capsys.readouterr().out.splitlines()
+    assert head.split() == ["run", "state", "step", "loss", "tokens/s", "goodput/run", "cost/run", "written"]
+    assert of_run.startswith("/run: of all starts, by the run's clock; tpu status has the last start")
     rows = {line.split()[0]: re.split(r"  +", line) for line in lines}
     assert [*rows] == ["other", "tiny", "held"], "the newest first; a folder without a run is left out"
     assert rows["tiny"][1:6] == ["done", "40 of 40", "6", "16,000", "73.1%"]
@@ -189,7 +190,8 @@ def test_a_page_has_curves_marks_time_price_settings_and_links(
         "tokens/s 16,000", "price: spot, us-east5-b",
         "19 preempted steps to do again: 1", "19 restart",
         "30 restart the start before ended without notice",
-        "d_model 64", "tpu logs dev train --follow", f"xprof --logdir gs://{BUCKET}/runs/tiny/profile",
+        "d_model 64", "tpu logs dev train", f"xprof --logdir gs://{BUCKET}/runs/tiny/profile",
+        f"workload checkpoints list gs://{BUCKET}/runs/tiny", "goodput, all starts", "price of its starts",
         "steps that a later start did again",
     ):  # fmt: skip
         assert part in text, part
@@ -214,7 +216,7 @@ def test_two_runs_of_different_models_are_drawn_over_one_another_by_step_and_by_
 
 
 def test_a_followed_page_is_written_again_until_the_run_ends(
-    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bucket.put("tiny", (0, 20, "preempted"))
     out, seen = tmp_path / "tiny.html", []
@@ -226,6 +228,8 @@ def test_a_followed_page_is_written_again_until_the_run_ends(
 
     monkeypatch.setattr(runs, "sleep", pause)
     assert main(["runs", "show", "dev", "tiny", "--follow", "--out", str(out)]) == 0
+    end = f"tiny: done; next: workload checkpoints list gs://{BUCKET}/runs/tiny\n"
+    assert capsys.readouterr().out.endswith(end)
     ((seconds, text, refreshes),) = seen
     assert (seconds, refreshes) == (30, 1)
     assert "step 20 of 40" in text

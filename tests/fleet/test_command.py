@@ -45,6 +45,33 @@ def test_status_shows_every_member_and_the_sums(world: Cloud, capsys: pytest.Cap
     assert cloud.kept is None
 
 
+def test_status_shows_what_is_deleted_as_absent_and_what_the_stack_lost_as_recovering(
+    world: Cloud, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.states["train"] = ""
+    assert fleet(["delete", "dev", "--slice", "extract", "--yes"]) == 0
+    capsys.readouterr()
+    assert fleet(["status", "dev"]) == 0
+    output = capsys.readouterr().out
+    assert "5 slices: 1 recovering, 4 absent\n" in output
+    assert re.search(r"train +train +us-east5-b +- +recovering .*there is no such node", output)
+    assert "of the nodes that exist (of a run's starts: tpu runs)" in output
+
+
+def test_slices_of_the_stack_are_deleted_by_name_alone(
+    world: Cloud, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert fleet(["delete", "dev", "--yes"]) == 0
+    fix = "tpu down dev; or one by its name: --slice train"
+    assert f"  leave   train, which the stack holds: {fix}\n" in capsys.readouterr().out
+    assert {name for name, state in world.states.items() if state} == {"train"}
+    assert fleet(["delete", "dev", "--zones", "us-east5-b", "--yes"]) == 2
+    error = capsys.readouterr().err
+    assert error == f"error: train: held by the stack; nothing was deleted\n    fix: {fix}\n"
+    assert fleet(["delete", "dev", "--slice", "train", "--yes"]) == 0
+    assert ("delete", "train") in world.requests
+
+
 def test_who_only_looks_waits_for_no_sdk() -> None:
     """Pulumi's takes twice as long to import as all else."""
     reported = "import sys, cli.fleet; print(*{name.partition('.')[0] for name in sys.modules})"
@@ -192,7 +219,8 @@ def test_what_was_deleted_is_made_at_once_when_somebody_asks_and_not_by_recoveri
 ) -> None:
     world.states[name] = ""
     assert fleet(["create", "dev", "--yes"]) == 0
-    assert fleet(["delete", "dev", "--zones", "us-east5-b", "--yes"]) == 0
+    both = ["--slice", "train", "--slice", "extract"]
+    assert fleet(["delete", "dev", *both, "--zones", "us-east5-b", "--yes"]) == 0
     world.stack.held.clear()  # a refresh
     capsys.readouterr()
     assert fleet(["recover", "dev", "--yes"]) == 0

@@ -97,6 +97,23 @@ def test_what_a_complete_list_lacks_is_created() -> None:
     assert (result.action, result.cause) == (Action.CREATE, Cause.NEW)
 
 
+def test_a_member_without_a_node_is_recovering_only_if_it_was_lost() -> None:
+    """One that was never created, or deleted once its work was done, is absent."""
+    absent, key, name = view(observed(0)), fleet(4)[1].key, fleet(4)[1].name
+    assert (decided(1, absent).condition, decided(1, absent).why) == (
+        Condition.ABSENT, "there is no such node",
+    )  # fmt: skip
+    done = WorkerStatus(NOW_S - 500, "ready", work="done", command=command_id("extract tiny.toml"))
+    ended = decided(1, view(observed(0), statuses={name: [done]}))
+    assert (ended.action, ended.condition) == (Action.CREATE, Condition.ABSENT)
+    assert ended.why == "there is no such node; its work was reported done"
+    other = replace(done, command="of another")
+    assert decided(1, view(observed(0), statuses={name: [other]})).why == "there is no such node"
+    state = ControllerState()
+    state.begin_attempt(key, Cause.PREEMPTION, NOW_S - 60)
+    assert decided(1, absent, state).condition is Condition.RECOVERING
+
+
 def test_a_zone_that_does_not_answer_is_left_alone() -> None:
     zone = fleet(4)[0].zone
     result = decided(0, view(silent=(zone,)))

@@ -1,5 +1,6 @@
 """Supervision of a program's slice: created, recovered, deleted; beside monitors and others."""
 
+import itertools
 import json
 import time
 from dataclasses import replace
@@ -18,7 +19,7 @@ from infra.google.client import RequestError
 from infra.google.failures import Failure, Kind
 from tests.fleet.command import fleet
 from tests.fleet.conftest import OWNER
-from tests.fleet.world import Cloud, _world  # noqa: F401
+from tests.fleet.world import Cloud, _world, enter, settings  # noqa: F401
 from tests.virtual_time import replace_time
 
 NODE = "tpu-us-east5-b-2"  # two of the file's fleet are there
@@ -158,7 +159,7 @@ def test_one_of_its_name_on_other_slices_is_refused(world: Cloud) -> None:
 
 
 def test_a_monitor_deletes_it_once_it_is_done_if_that_was_asked_for(
-    world: Cloud, monkeypatch: pytest.MonkeyPatch
+    world: Cloud, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Run(stopWhenDone=True).begin().steps(3)
     Run(name="stays", checkpointFolder="jobs/stays").begin().steps(3)
@@ -175,6 +176,33 @@ def test_a_monitor_deletes_it_once_it_is_done_if_that_was_asked_for(
     assert fleet(["monitor", "dev", "--monitor-interval", "1"]) == 130
     assert {*known(world)} == {"stays"}
     assert [name for verb, name in world.requests if verb == "delete"] == [NODE]
+    output = capsys.readouterr()
+    assert output.err.count("mine has ended (done); output: tpu logs dev mine") == 1
+    assert "mine/0 is removed" not in output.err
+    deleted = "all are done, and paid for until they are deleted: tpu fleet delete dev --slice stays\n"
+    assert f"stays: {deleted}" in output.out, "though others work"
+    assert "nothing is left to monitor" not in output.err
+
+
+def test_a_monitor_of_all_says_once_that_nothing_is_left(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    empty = settings([])
+    world = Cloud(empty)
+    enter(monkeypatch, world, empty, file=[])
+    Run(stopWhenDone=True).begin().steps(3)
+    world.statuses["tpu-us-east5-b-0"] = DONE
+    looks = itertools.count()
+
+    def enough(_: float) -> None:
+        if next(looks) > 5:
+            raise KeyboardInterrupt
+
+    replace_time(monkeypatch, "sleep", enough)
+    assert fleet(["monitor", "dev", "--monitor-interval", "1"]) == 130
+    output = capsys.readouterr()
+    assert output.err.count("nothing is left to monitor: Ctrl+C") == 1
+    assert output.err.count("mine has ended (done); output: tpu logs dev mine") == 1
 
 
 @pytest.mark.parametrize(("flags", "deletions"), [([], 2), (["--zones", "us-east5-a"], 0)])

@@ -48,8 +48,8 @@ class Shown:
             "validation loss": number(held_out),
             **({"best step": best(brief)} if brief.best else {}),
             "tokens/s": number(brief.tokens_per_s),
-            "goodput": share(brief.goodput),
-            "price so far": self.price,
+            "goodput, all starts": share(brief.goodput),
+            "price of its starts": self.price,
             "price, predicted": self.predicted,
             "time left": "–" if brief.ended else span(brief.left_s),
         }
