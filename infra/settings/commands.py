@@ -103,15 +103,23 @@ def training(run: str) -> Training | None:
     return Training(config, name, options["--dir"][-1] if options["--dir"] else None, tuple(options["--set"]))
 
 
-def extraction(run: str) -> tuple[str, ...] | None:
-    """Return the arguments of `extract …`; None for other programs. Raises ValueError as it would."""
+@dataclass(frozen=True)
+class Extraction:
+    """Arguments of `extract …`, its config among them."""
+
+    config: str
+    words: tuple[str, ...]
+
+
+def extraction(run: str) -> Extraction | None:
+    """Parse a `run` of the extractor; None for other programs. Raises ValueError as it would."""
     program, *words = split(run) or [""]
     if program != "extract":
         return None
-    _, _, options = _parsed(program, words, EXTRACT_OPTIONS, EXTRACT_SWITCHES)
+    config, _, options = _parsed(program, words, EXTRACT_OPTIONS, EXTRACT_SWITCHES)
     if not options["--stream"]:
         raise ValueError("extract takes --stream URL: streams that `workload data streams` wrote")
-    return tuple(words)
+    return Extraction(config, tuple(words))
 
 
 def other_options(run: str) -> None:

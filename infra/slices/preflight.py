@@ -9,14 +9,14 @@ import shlex
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from infra.catalog.book import BOOK
-from infra.errors import InfraError
-from infra.settings.commands import PACKAGED, extraction, training
+from infra.errors import InputError
+from infra.settings.commands import PACKAGED, Extraction, extraction, training
 from infra.settings.sources import PROGRAM, ROOT
 from infra.slices.nodes import Node
 
@@ -36,7 +36,7 @@ class Verdict:
 def of(nodes: Iterable[Node], code: str | None = None) -> list[Verdict]:
     """Return the verdicts on the runs of some nodes, without repetitions; `code`: of tpu:code.
 
-    Raises InfraError for a run that the trainer would refuse, and for a folder that doesn't exist and isn't
+    Raises InputError for a run that its program would refuse, and for a folder that doesn't exist and isn't
     published.
     """
     folder, running = ROOT / (code or ""), [node for node in nodes if node.run]
@@ -44,7 +44,7 @@ def of(nodes: Iterable[Node], code: str | None = None) -> list[Verdict]:
         if all(node.bundle for node in running):  # whose code hosts have
             return []
         fix = "create it, or name the folder of your code"
-        raise InfraError(f'tpu:code = "{code}": must be a folder of {ROOT}\n    fix: {fix}')
+        raise InputError(f'tpu:code = "{code}": must be a folder of {ROOT}\n    fix: {fix}')
     jobs = (
         (str(node.run), node.kind.name, len(node.together) or 1, node.zone.rpartition("-")[0], folder)
         for node in running
@@ -66,7 +66,7 @@ def verdict_on(
         region: of an extraction's output.
         folder: of configs that aren't packaged.
 
-    Raises InfraError for a config that the trainer would refuse.
+    Raises InputError for a config that its program would refuse.
     """
     if extracts := extraction(run):
         return _size(run, extracts, accelerator_type, region, folder)
@@ -88,10 +88,7 @@ def verdict_on(
         return Verdict(f"`{run}` isn't checked: no answer within {TIMEOUT_S:g} s; run {command}", warn=True)
     if answer.returncode == _NO_CACHED_RESULT:
         return Verdict(f"no preflight of `{run}` on {where} yet; run {command}", warn=True)
-    config = run_training.config
-    # A config that isn't here may be in a slice's own bundle.
-    if answer.returncode == _WRONG_CONFIG and (config in PACKAGED["train"] or (folder / config).is_file()):
-        raise InfraError(f"`{run}` on {where}: {answer.stderr.strip().removeprefix('workload: ')}")
+    _refuse_wrong(answer, run, where, run_training.config, folder)
     try:
         answer_json = json.loads(answer.stdout)
         verdict, reason = answer_json["fits"], answer_json["reason"]
@@ -101,11 +98,25 @@ def verdict_on(
     return Verdict(f"preflight of `{run}`: {fits}", warn=verdict != "yes")
 
 
-def _size(run: str, arguments: Sequence[str], accelerator_type: str, region: str, folder: Path) -> Verdict:
+def _refuse_wrong(
+    answer: subprocess.CompletedProcess[str], run: str, where: str, config: str, folder: Path
+) -> None:
+    """Raise InputError if a run's program refuses its settings, by a config that is here.
+
+    One that isn't may be in a slice's own bundle.
+    """
+    here = config in (*PACKAGED["train"], *PACKAGED["extract"]) or (folder / config).is_file()
+    if answer.returncode == _WRONG_CONFIG and here:
+        raise InputError(f"`{run}` on {where}: {answer.stderr.strip().removeprefix('workload: ')}")
+
+
+def _size(run: str, extracts: Extraction, accelerator_type: str, region: str, folder: Path) -> Verdict:
     """Return size, price and predicted time of an extraction's output, or the command to get them."""
-    words = ("extract", *arguments, "--estimate", "--slice", accelerator_type)
+    words = ("extract", *extracts.words, "--estimate", "--slice", accelerator_type)
     command = f"{_at(folder)}tpu workload {shlex.join(words)}"
     answer = _answer(*words, "--json", folder=folder)
+    if answer:
+        _refuse_wrong(answer, run, accelerator_type, extracts.config, folder)
     try:
         facts = json.loads(answer.stdout if answer else "")
         size_bytes, hours = facts["size_bytes"], facts["predicted_host_hours"]

@@ -11,7 +11,7 @@ from workload import arguments as arguments_of
 from workload import command, print_progress
 from workload.activations import pickles
 from workload.activations.reader import Activations
-from workload.errors import ConfigError, Problem, StoreError, TakenError
+from workload.errors import ConfigError, Problem, StoreError, TakenError, WorkloadError
 from workload.extract import config as configs
 from workload.host import chips
 from workload.host.heartbeat import Heartbeat
@@ -60,7 +60,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _estimate(options: argparse.Namespace) -> int:
     from workload.data.stream import read
-    from workload.extract import checks, points
+    from workload.extract import checks, points, positions
     from workload.extract.estimate import of_source
     from workload.extract.weights import find
     from workload.model import huggingface
@@ -72,14 +72,19 @@ def _estimate(options: argparse.Namespace) -> int:
     url, of_url = _url(options)
     placed = bool(options.dir or os.environ.get("CHECKPOINT_BUCKET"))  # an estimate needs no place
     problems += [problem for problem in of_url if placed or problem.path == "--name"]
-    weights = find(config.model.weights, options.dir)
-    wanted, of_points = points.parse(config.extract.points, weights.arch)
-    if problems := problems + _of_format(options) + of_points:
+    problems += _of_format(options)
+    extract = config.extract
+    with _of_hosts([*problems, *points.unknown(extract.points), *positions.unknown(extract.positions)]):
+        weights = find(config.model.weights, options.dir)
+        arch = weights.arch
+    wanted, of_points = points.parse(extract.points, arch)
+    if problems := problems + of_points:
         raise ConfigError("workload extract", problems)
     names = tuple(tensor.name for tensor in wanted)
     if options.format == pickles.FORMAT:
         pickles.by_layer(names, options.point)
-    estimate = of_source(options.stream, config.extract, wanted, weights.arch)
+    with _of_hosts(()):
+        estimate = of_source(options.stream, extract, wanted, arch)
     folder, begun = getattr(weights, "path", None), list[str]()  # a folder may hold config.json alone
     present = not folder or any((folder / name).exists() for name in (huggingface.WHOLE, huggingface.INDEX))
     with _noted():
@@ -98,6 +103,21 @@ def _estimate(options: argparse.Namespace) -> int:
     else:
         print(estimate.text(chips))
     return 0
+
+
+@contextmanager
+def _of_hosts(problems: Sequence[Problem]) -> Iterator[None]:
+    """Raise ConfigError of other problems where weights or streams can't be read here; else end with 1.
+
+    Hosts may have them, so that they are no problem of the request.
+    """
+    try:
+        yield
+    except WorkloadError as error:
+        if problems:
+            raise ConfigError("workload extract", problems) from None
+        error.exit_code = 1
+        raise
 
 
 @contextmanager

@@ -48,46 +48,60 @@ class Wanted:
 PATTERN = "re:"
 
 
-def parse(words: Sequence[str], arch: Architecture) -> tuple[list[Wanted], list[Problem]]:
-    """Return the tensors that some words select, in the order of the computation, and the words' problems.
+def _split(words: Sequence[str]) -> list[str]:
+    """Return single words: one may be several with commas between, unless it is a pattern."""
+    return [part for word in words for part in ([word] if word.startswith(PATTERN) else word.split(","))]
 
-    A word may be several with commas between, unless it is a pattern.
-    """
-    words = [part for word in words for part in ([word] if word.startswith(PATTERN) else word.split(","))]
-    selected: set[Wanted] = set()
-    problems: list[Problem] = []
+
+def unknown(words: Sequence[str], layers: int = 0) -> list[Problem]:
+    """Return the problems of words that no model has points for; `layers`: of the model, 0: unknown."""
+    problems = []
     if not words:
         problems.append(_problem("[]", "is empty", 'name points to keep, e.g. ["resid_post.*"]'))
-    for word in words:
+    for word in _split(words):
+        point, *rest = word.split(".")
+        if word.startswith(PATTERN):
+            try:
+                re.compile(word.removeprefix(PATTERN))
+            except re.error as error:
+                fix = rf"e.g. {PATTERN}resid_(pre|post)\.[0-3]"
+                problems.append(_problem(word, f"is not a regular expression: {error}", fix))
+        elif point not in LAYER_POINTS and (point not in END_POINTS or rest):
+            nearest = difflib.get_close_matches(point, [*LAYER_POINTS, *END_POINTS], n=3, cutoff=0.4)
+            known = {"*", *map(str, range(layers))}
+            layer = rest[0] if rest and rest[0] in known else (layers - 1 if layers else "*")
+            names = nearest or [*LAYER_POINTS, *END_POINTS]
+            listed = ", ".join(name if name in END_POINTS else f"{name}.{layer}" for name in names)
+            problems.append(_problem(word, "names no point of the model", f"one of {listed}"))
+    return problems
+
+
+def parse(words: Sequence[str], arch: Architecture) -> tuple[list[Wanted], list[Problem]]:
+    """Return the tensors that some words select, in the order of the computation, and the words' problems."""
+    selected: set[Wanted] = set()
+    problems = unknown(words, arch.layers)
+    wrong = {problem.value for problem in problems}
+    for word in _split(words):
+        if word in wrong:
+            continue
         point, *rest = word.split(".")
         if word.startswith(PATTERN):
             desired, problem = _matching(word, arch)
             selected |= desired
             problems += [problem] if problem else []
-        elif point in END_POINTS and not rest:
+        elif point in END_POINTS:
             selected.add(Wanted(arch.layers, point))
-        elif point in LAYER_POINTS:
+        else:
             desired, problem = _of_layer(word, point, rest, arch)
             selected |= desired
             problems += [problem] if problem else []
-        else:
-            nearest = difflib.get_close_matches(point, [*LAYER_POINTS, *END_POINTS], n=3, cutoff=0.4)
-            layers = {"*", *map(str, range(arch.layers))}
-            layer = rest[0] if rest and rest[0] in layers else arch.layers - 1
-            names = nearest or [*LAYER_POINTS, *END_POINTS]
-            known = ", ".join(name if name in END_POINTS else f"{name}.{layer}" for name in names)
-            problems.append(_problem(word, "names no point of the model", f"one of {known}"))
     order = [*LAYER_POINTS, *END_POINTS]
     return sorted(selected, key=lambda w: (w.layer, order.index(w.point), w.head or 0)), problems
 
 
 def _matching(word: str, arch: Architecture) -> tuple[set[Wanted], Problem | None]:
     """Return the points whose whole names match; single heads only where no whole point does."""
-    try:
-        pattern = re.compile(word.removeprefix(PATTERN))
-    except re.error as error:
-        fix = rf"e.g. {PATTERN}resid_(pre|post)\.[0-3]"
-        return set(), _problem(word, f"is not a regular expression: {error}", fix)
+    pattern = re.compile(word.removeprefix(PATTERN))
     whole = [Wanted(n, point) for n in range(arch.layers) for point in LAYER_POINTS]
     whole += [Wanted(arch.layers, point) for point in END_POINTS]
     heads = [

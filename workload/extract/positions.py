@@ -14,17 +14,25 @@ ALL = "all"
 WORD = re.compile(r"last|every:(?P<step>[1-9]\d{0,8})|role:(?P<role>.+)|(?P<number>-?\d{1,9})")
 
 
+def unknown(words: Sequence[str]) -> list[Problem]:
+    """Return the problems of words that select nothing of any stream."""
+    problems = []
+    for word in words if tuple(words) != (ALL,) else ():
+        if not WORD.fullmatch(word):
+            rule = f'must be alone, or leave it out for "{ALL}"' if word == ALL else "selects no positions"
+            problems.append(_problem(word, rule, f"one of {ALL}, last, every:8, role:assistant, 5, -2"))
+    return problems
+
+
 def parse(words: Sequence[str], stream: Stream) -> tuple[NDArray[np.bool_] | None, list[Problem]]:
     """Return True for each token of the stream to keep, and the words' problems; None for all tokens."""
     if tuple(words) == (ALL,):
         return None, []
-    kept_T, problems = np.zeros(len(stream.tokens_T), bool), []
+    kept_T, problems = np.zeros(len(stream.tokens_T), bool), unknown(words)
     for word in words:
-        parsed = WORD.fullmatch(word)
-        if not parsed:
-            rule = f'must be alone, or leave it out for "{ALL}"' if word == ALL else "selects no positions"
-            problems.append(_problem(word, rule, f"one of {ALL}, last, every:8, role:assistant, 5, -2"))
-        elif parsed["role"]:
+        if not (parsed := WORD.fullmatch(word)):
+            continue
+        if parsed["role"]:
             problems += _role(parsed["role"], stream, kept_T)
         elif parsed["step"]:
             problems += _every(int(parsed["step"]), stream, kept_T)

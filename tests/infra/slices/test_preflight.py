@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from infra.catalog.book import BOOK
-from infra.errors import InfraError
+from infra.errors import InfraError, InputError
 from infra.slices import nodes, preflight
 from tests.infra.recording import BASE, parsed
 from tests.limits import HANG_S
-from tests.workload.extracting import ARCH, save_weights
+from tests.workload.extracting import ARCH, make_stream, save_weights
 from workload.extract.estimate import STORAGE_DOLLARS_PER_GIB_MONTH
 from workload.preflight.compiler import Compiled, cache_folder, key
 from workload.preflight.slices import GIB, slices
@@ -125,6 +125,35 @@ def test_a_config_that_the_trainer_refuses_is_refused_before_the_slice_is_billed
         preflight.verdict_on(f"train tiny.toml {words}", "v6e-8")
     assert problem in str(refused.value)
     assert "\n    fix: " in str(refused.value)
+
+
+MIDDLE = "extract.positions = middle: selects no positions"
+
+
+@pytest.mark.parametrize(
+    ("words", "local", "problems"),
+    [
+        ("--set extract.batch_tokens=5", False, ["extract.batch_tokens = 5: must be at least 128"]),
+        (
+            "--set extract.positions=middle --set extract.points=resid_pst.3 --point mlp_out", False,
+            [MIDDLE, "resid_pst.3: names no point of the model", "--point = mlp_out: requires --format"],
+        ),
+        ("--set extract.positions=middle", True, [MIDDLE]),
+    ],
+)  # fmt: skip
+def test_values_that_no_extraction_takes_are_refused_though_hosts_alone_have_the_weights(
+    words: str, local: bool, problems: list[str], tmp_path: Path
+) -> None:
+    streams, weights = "gs://my-project-checkpoints/streams", "gs://my-project-checkpoints/data/Q"
+    if local:
+        streams, weights = str(tmp_path), str(save_weights(tmp_path / "weights", ARCH))
+        (tmp_path / "streams.json").write_text('{"tokens": 98, "samples": 3}')
+        (tmp_path / "stream_003.safetensors").write_bytes(make_stream([5, 60, 33]))
+    with pytest.raises(InputError) as refused:
+        preflight.verdict_on(
+            f"extract qwen2.5-0.5b.toml --stream {streams} --set model.weights={weights} {words}", "v6e-8"
+        )
+    assert [problem for problem in problems if problem not in str(refused.value)] == []
 
 
 @pytest.mark.parametrize(
