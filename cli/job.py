@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shlex
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -31,6 +32,9 @@ from infra.prices import run as run_price
 from infra.prices.row import dollars
 from infra.prices.run import RunPrice
 from infra.settings.schema import FleetSettings, Settings
+from infra.settings.sources import ROOT
+from infra.slices import inputs
+from infra.slices.settings import TpuSettings
 from views.table import aligned
 
 _POLL_S = 2.0
@@ -110,6 +114,8 @@ def submit(
         if out is not None:
             return offline.manifest(settings, chosen.job, out)
         variables.require_readable(settings, chosen.variables, reader(settings, chosen.job.team))
+        code = ROOT / (settings[TpuSettings].code or "")
+        inputs.require(Client(settings.project), [("-- PROGRAM", shlex.join(words))], code)
         _introduce(chosen, predicted)
         jobs = _jobs(settings, chosen.job.team)
         jobs.submit(chosen.job)

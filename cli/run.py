@@ -53,7 +53,7 @@ from infra.publish.publishing import LOCKS, default_lock, publish
 from infra.settings import rules
 from infra.settings.images import refused
 from infra.settings.schema import FleetSettings, Settings
-from infra.slices import nodes
+from infra.slices import inputs, nodes
 from infra.slices import price as slices_price
 from infra.slices.price import at_dearest
 from infra.slices.settings import TpuSettings
@@ -124,6 +124,8 @@ def run(
         supervisor.require_free(replace, "")
         variables.require_readable(settings, given)
         _require_image(settings, image)
+        google = client.Client(settings.project)
+        inputs.require(google, [("PROGRAM", program.run)], program.folder or Path())
         prices.within_budget(supervisor.fleet.settings)
         predicted = _predicted(supervisor, hours)
         run_price.within_limit(predicted, settings[FleetSettings].dollars_per_run, "fleet:dollarsPerRun")

@@ -27,6 +27,7 @@ from infra.engine.environments import shared_names
 from infra.engine.pulumi import Pulumi, sentence
 from infra.engine.settings import from_file
 from infra.errors import CommandError
+from infra.google.client import Client
 from infra.google.failures import Kind, fix_of
 from infra.prices.row import NOTE, Cost, PriceRow, Rate, total
 from infra.prices.row import cost as cost_of
@@ -35,7 +36,7 @@ from infra.settings import yaml_file
 from infra.settings.record import formatting_kept
 from infra.settings.schema import Settings
 from infra.settings.sources import ROOT
-from infra.slices import preflight
+from infra.slices import inputs, preflight
 from infra.slices.nodes import nodes
 from infra.slices.preflight import Verdict
 from infra.slices.settings import TpuSettings
@@ -188,8 +189,13 @@ def plan(environment: str, root: Path = ROOT, only: Sequence[str] = (), save: Pa
             )
 
         slices = nodes(checked) if "tpu" in stacks.names else ()
-        verdicts = stacks.pool.submit(preflight.of, slices, checked[TpuSettings].code)
+        code = checked[TpuSettings].code
+        verdicts = stacks.pool.submit(preflight.of, slices, code)
+        read = stacks.pool.submit(
+            inputs.require, Client(checked.project), inputs.of(slices), root / (code or "")
+        )
         planned = tuple(stacks.pool.map(preview, stacks.names))
+        read.result()
         rates, costs = tuple(prices.rates(checked, only)), tuple(prices.of(checked, only))
         return Plan(environment, planned, costs, tuple(verdicts.result()), rates)
 

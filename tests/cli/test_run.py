@@ -202,6 +202,20 @@ def test_a_wrong_request_ends_with_2_before_the_question(
     assert (published.targets, world.requests, world.objects) == ([], [], {})
 
 
+def test_held_out_tokens_that_are_not_there_are_found_before_the_question(
+    tmp_path: Path, published: Published, world: Cloud, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    config = tmp_path / "mine.toml"
+    config.write_text('[observe]\neval_path = "gs://my-project-checkpoints/data/held-out"\n')
+    google = SimpleNamespace(json=lambda *_: {})
+    monkeypatch.setattr(run.client, "Client", lambda _: google)
+    assert main(["run", "dev", str(config), "--slice", "v6e-8", "--name", "own"]) == 2
+    error = capsys.readouterr().err
+    assert "PROGRAM = observe.eval_path gs://my-project-checkpoints/data/held-out: nothing is there" in error
+    assert (published.targets, world.requests) == ([], [])
+
+
 def test_a_name_of_the_files_is_refused_before_the_question(
     script: Path, published: Published, world: Cloud
 ) -> None:

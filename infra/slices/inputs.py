@@ -1,0 +1,64 @@
+"""Folders in buckets that runs of the trainer read: those without an object, before a slice is paid for."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from infra.errors import InputError, Problem, listed
+from infra.google.client import Client, RequestError, bucket_url
+from infra.settings.commands import PACKAGED, Training, places, training
+from infra.slices.nodes import Node
+
+
+def require(google: Client, runs: Iterable[tuple[str, str]], folder: Path) -> None:
+    """Raise InputError for folders that hold nothing; see `missing`. `runs`: the name and run of each."""
+    problems = [problem for name, run in runs for problem in missing(google, name, run, folder)]
+    if problems:
+        raise InputError(listed("what the programs read", problems))
+
+
+def of(nodes: Iterable[Node]) -> dict[tuple[str, str], None]:
+    """Return the runs of some nodes, each once, with the setting that has them."""
+    return dict.fromkeys((f"tpu:slices, {node.slice}", node.run) for node in nodes if node.run)
+
+
+def missing(google: Client, name: str, run: str, folder: Path) -> Iterator[Problem]:
+    """Yield the problems of a run's data, held-out data and weights in buckets where nothing is.
+
+    A bucket that isn't there yet, or that this login may not list, says nothing.
+
+    Args:
+        google: as the login.
+        name: of the run, for messages.
+        run: command line; programs besides the trainer aren't known.
+        folder: of configs that aren't packaged.
+    """
+    chosen = training(run)
+    for key, url in _folders(chosen, folder).items() if chosen else ():
+        bucket, _, prefix = url.removeprefix("gs://").rstrip("/").partition("/")
+        query = {"prefix": f"{prefix}/" if prefix else "", "fields": "items(name)", "maxResults": "1"}
+        try:
+            present = google.json("GET", f"{bucket_url(bucket)}/o", query).get("items")
+        except RequestError:
+            continue
+        if not present:
+            fix = "tpu data put ENV FOLDER uploads it; gcloud storage ls lists what is there"
+            yield Problem(name, f"{key} {url}", "nothing is there, and the program would end at once", fix)
+
+
+def _folders(chosen: Training, folder: Path) -> dict[str, str]:
+    """Return the folders in buckets that a run names, in its config or its changes, by the setting."""
+    given: dict[str, Any] = {}
+    if chosen.config not in PACKAGED["train"]:
+        with suppress(OSError, ValueError, AttributeError):  # which the trainer names
+            table = tomllib.loads((folder / chosen.config).read_text("utf-8"))
+            for section, key in (("data", "path"), ("observe", "eval_path"), ("train", "init_from")):
+                given[f"{section}.{key}"] = table.get(section, {}).get(key)
+            for number, source in enumerate(table.get("data", {}).get("sources", ())):
+                given[f"data.sources[{number}].path"] = source.get("path")
+    given |= dict(places(chosen.changes))
+    return {key: str(url) for key, url in given.items() if str(url).startswith("gs://")}

@@ -1,0 +1,75 @@
+"""Folders that a run reads from buckets: what isn't there is refused before a slice is paid for."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.__main__ import main
+from infra.google.client import RequestError
+from infra.google.failures import Failure, Kind
+from infra.slices import inputs
+from tests.infra.conftest import FakePulumi
+
+BUCKET = "gs://my-project-checkpoints"
+RUN = f"train tiny.toml --set data.path={BUCKET}/data/chats --set observe.eval_path={BUCKET}/data/held-out"
+OWN = f"""
+[data]
+path = "."
+sources = [{{path = "{BUCKET}/data/chats", weight = 3}}, {{path = "{BUCKET}/data/text", weight = 1}}]
+[observe]
+eval_path = "{BUCKET}/data/held-out"
+"""
+
+
+class Google:
+    """A bucket with folders, or a refusal."""
+
+    def __init__(self, *folders: str, refusal: Kind | None = None):
+        self.folders, self.refusal = folders, refusal
+
+    def json(self, _: str, url: str, query: Mapping[str, str]) -> dict[str, Any]:
+        assert url.endswith("/b/my-project-checkpoints/o")
+        if self.refusal:
+            raise RequestError(Failure(self.refusal, "no"))
+        return {"items": [{"name": "x"}]} if query["prefix"] in self.folders else {}
+
+
+def problems(google: Google, run: str = RUN, folder: Path = Path()) -> list[str]:
+    found = inputs.missing(google, "tpu:slices, train", run, folder)  # type: ignore[arg-type]
+    return [problem.value for problem in found]
+
+
+def test_a_folder_without_an_object_is_named_and_what_is_not_known_is_none() -> None:
+    assert problems(Google("data/chats/", "data/held-out/")) == []
+    assert problems(Google("data/chats/")) == [f"observe.eval_path {BUCKET}/data/held-out"]
+    assert len(problems(Google())) == 2
+    for kind in (Kind.MISSING, Kind.PERMISSION, Kind.LOGIN):  # as before the bucket is up
+        assert problems(Google(refusal=kind)) == []
+    assert problems(Google(), "python3 train.py") == []
+    assert problems(Google(), "train tiny.toml --set train.init_from=run:gs://b/runs/a@4") == []
+
+
+def test_a_config_of_the_users_is_read_and_the_line_counts_more(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text(OWN)
+    assert problems(Google("data/chats/"), "train mine.toml", tmp_path) == [
+        f"observe.eval_path {BUCKET}/data/held-out", f"data.sources[1].path {BUCKET}/data/text",
+    ]  # fmt: skip
+    line = f"train mine.toml --set observe.eval_path={BUCKET}/data/chats"
+    assert problems(Google("data/chats/", "data/text/"), line, tmp_path) == []
+    (tmp_path / "mine.toml").write_text("data = 3")
+    assert problems(Google(), "train mine.toml", tmp_path) == [], "the trainer names it"
+
+
+def test_a_plan_is_refused_with_what_uploads_it(
+    pulumi_cli: FakePulumi, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pulumi_cli.answer("stack ls", [])
+    monkeypatch.setattr("infra.slices.preflight.verdict_on", lambda *_: None)
+    monkeypatch.setattr("infra.engine.plan.Client", lambda _: Google("data/chats/"))
+    monkeypatch.setattr(inputs, "of", lambda _: [("tpu:slices, train", RUN)])
+    assert main(["plan", "dev"]) == 2
+    error = capfd.readouterr().err
+    assert f"tpu:slices, train = observe.eval_path {BUCKET}/data/held-out: nothing is there" in error
+    assert "fix: tpu data put ENV FOLDER uploads it" in error
