@@ -115,7 +115,7 @@ def submit(
             return offline.manifest(settings, chosen.job, out)
         variables.require_readable(settings, chosen.variables, reader(settings, chosen.job.team))
         code = ROOT / (settings[TpuSettings].code or "")
-        inputs.require(Client(settings.project), [("-- PROGRAM", shlex.join(words))], code)
+        inputs.require(Client(settings.project), environment, [("-- PROGRAM", shlex.join(words))], code)
         _introduce(chosen, predicted)
         jobs = _jobs(settings, chosen.job.team)
         jobs.submit(chosen.job)

@@ -123,9 +123,7 @@ def _parser() -> Parser:
     def add(commands: "_Commands[Parser]", name: str, text: str, example: str = "") -> Parser:
         epilog = f"example:\n  {example}" if example else None
         raw = argparse.RawDescriptionHelpFormatter
-        return commands.add_parser(
-            name, help=text, description=text, epilog=epilog, formatter_class=raw, allow_abbrev=False
-        )
+        return commands.add_parser(name, help=text, description=text, epilog=epilog, formatter_class=raw)
 
     parser = Parser(
         prog=NAME,
@@ -181,6 +179,8 @@ def _parser() -> Parser:
     export.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
     merged = "a run of adapters: the whole model, with the adapters added to its weights"
     export.add_argument("--merged", action="store_true", help=merged)
+    text = "base that PEFT opens: a folder or an id of the hub (default: the run's train.init_from)"
+    export.add_argument("--base", type=lambda name: str(local(name)), metavar="MODEL", help=text)
     export.set_defaults(command=_export)
 
     example = "workload goodput gs://my-project-checkpoints/runs/tiny"
@@ -270,9 +270,8 @@ def _export(options: argparse.Namespace) -> int:
     from workload.runs.store import open_run
     from workload.train.archive import export
 
-    step, files = export(
-        open_run(options.run), options.out, options.step, options.dtype, print, options.merged
-    )
+    store, merged = open_run(options.run), options.merged
+    step, files = export(store, options.out, options.step, options.dtype, print, merged, options.base)
     print(f"{options.out}: step {step}; {options.dtype} weights in {', '.join(files)}")
     return 0
 

@@ -17,11 +17,12 @@ HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 class Parser(argparse.ArgumentParser):
-    """Parser whose help names commands as the user types them."""
+    """Parser whose help names commands as the user types them; options are typed whole."""
 
     def __init__(self, **options: Any):
         texts = {name: options.get(name) for name in ("prog", "description", "epilog")}
-        super().__init__(**options | {name: text and as_typed(text) for name, text in texts.items()})
+        typed = {name: text and as_typed(text) for name, text in texts.items()}
+        super().__init__(**options | typed | {"allow_abbrev": False})
 
 
 def parser(program: str, description: str, examples: str) -> argparse.ArgumentParser:

@@ -192,7 +192,7 @@ def plan(environment: str, root: Path = ROOT, only: Sequence[str] = (), save: Pa
         code = checked[TpuSettings].code
         verdicts = stacks.pool.submit(preflight.of, slices, code)
         read = stacks.pool.submit(
-            inputs.require, Client(checked.project), inputs.of(slices), root / (code or "")
+            inputs.require, Client(checked.project), environment, inputs.of(slices), root / (code or "")
         )
         planned = tuple(stacks.pool.map(preview, stacks.names))
         read.result()

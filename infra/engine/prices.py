@@ -2,8 +2,7 @@
 
 import json
 from collections.abc import Collection, Sequence
-from dataclasses import asdict
-from itertools import chain
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from infra.catalog import CATALOG
@@ -29,7 +28,7 @@ def rates(settings: Settings, only: Collection[str] = ()) -> list[Rate]:
 
 def of(settings: Settings, only: Collection[str] = ()) -> list[PriceRow]:
     """Return the price rows of layers that are on, `only` some if given."""
-    return [row for layer in _on(settings, only) for row in layer.prices(settings)]
+    return [replace(row, layer=layer.name) for layer in _on(settings, only) for row in layer.prices(settings)]
 
 
 def _on(settings: Settings, only: Collection[str]) -> list[Layer]:
@@ -60,9 +59,9 @@ def show(environment: str, root: Path = ROOT, only: Sequence[str] = (), *, as_js
     """Print the prices of an environment's layers, `only` some if given. Raises InfraError."""
     settings = from_file(environment, root)
     require_on(settings, only)
-    by_layer = {layer.name: list(layer.prices(settings)) for layer in _on(settings, only)}
-    by_hour, by_use = list(chain.from_iterable(by_layer.values())), rates(settings, only)
-    costs = {name: cost(rows) for name, rows in by_layer.items()}
+    by_hour, by_use = of(settings, only), rates(settings, only)
+    names = [layer.name for layer in _on(settings, only)]
+    costs = {name: cost([row for row in by_hour if row.layer == name]) for name in names}
     if as_json:
         dated = {"read": str(CATALOG.prices_read), "source": CATALOG.prices_source}
         rows_ = [asdict(row) for row in by_hour]

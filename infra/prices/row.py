@@ -25,6 +25,7 @@ class PriceRow:
 
     Prices are in US dollars an hour, None where unknown; `source` says where and when they were read, and
     `checked` whether they were at all. `idle`: it is billed, too, while no slice is up and no job runs.
+    `layer`: whose it is, in a table of several.
     """
 
     what: str
@@ -38,6 +39,7 @@ class PriceRow:
     on_demand_hourly: float | None = None
     checked: bool = True
     idle: bool = True
+    layer: str = ""
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,14 @@ _HEAD = ("what", "nodes", "type", "zone", "chips", "paid", "$/hour", "$/day", "$
 
 
 def table(rows: Sequence[PriceRow]) -> str:
-    """Format rows and their sum, with the dates of the prices."""
+    """Format rows and their sum, with the dates of the prices; of several layers with a column for them."""
     if not rows:
         return "No slices, nor anything else that is billed by the hour."
     lines = [_HEAD, *map(_cells, rows), _sum(rows)]
+    layers = [row.layer for row in rows]
+    if len({*layers}) > 1:
+        names = ["layer", *layers, ""]
+        lines = [(what, name, *cells) for name, (what, *cells) in zip(names, lines, strict=True)]
     marked = [NOTE] if any(not row.checked for row in rows) else []
     return "\n".join([*aligned(lines), *dict.fromkeys(row.source for row in rows), *marked])
 

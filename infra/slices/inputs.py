@@ -14,9 +14,9 @@ from infra.settings.commands import PACKAGED, Training, places, training
 from infra.slices.nodes import Node
 
 
-def require(google: Client, runs: Iterable[tuple[str, str]], folder: Path) -> None:
+def require(google: Client, environment: str, runs: Iterable[tuple[str, str]], folder: Path) -> None:
     """Raise InputError for folders that hold nothing; see `missing`. `runs`: the name and run of each."""
-    problems = [problem for name, run in runs for problem in missing(google, name, run, folder)]
+    problems = [problem for name, run in runs for problem in missing(google, environment, name, run, folder)]
     if problems:
         raise InputError(listed("what the programs read", problems))
 
@@ -26,13 +26,14 @@ def of(nodes: Iterable[Node]) -> dict[tuple[str, str], None]:
     return dict.fromkeys((f"tpu:slices, {node.slice}", node.run) for node in nodes if node.run)
 
 
-def missing(google: Client, name: str, run: str, folder: Path) -> Iterator[Problem]:
+def missing(google: Client, environment: str, name: str, run: str, folder: Path) -> Iterator[Problem]:
     """Yield the problems of a run's data, held-out data and weights in buckets where nothing is.
 
     A bucket that isn't there yet, or that this login may not list, says nothing.
 
     Args:
         google: as the login.
+        environment: of the command that uploads.
         name: of the run, for messages.
         run: command line; programs besides the trainer aren't known.
         folder: of configs that aren't packaged.
@@ -46,7 +47,7 @@ def missing(google: Client, name: str, run: str, folder: Path) -> Iterator[Probl
         except RequestError:
             continue
         if not present:
-            fix = "tpu data put ENV FOLDER uploads it; gcloud storage ls lists what is there"
+            fix = f"tpu data put {environment} FOLDER uploads it; gcloud storage ls lists what is there"
             yield Problem(name, f"{key} {url}", "nothing is there, and the program would end at once", fix)
 
 

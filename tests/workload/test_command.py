@@ -32,6 +32,25 @@ def test_every_command_has_help(words: str, capsys: pytest.CaptureFixture[str]) 
         assert "example" in output
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "extract qwen2.5-0.5b.toml --stream s --estim",
+        "preflight tiny.toml --slice v6e-8 --cach",
+        "checkpoints list runs/tiny --js",
+        "activations show extractions/a --js",
+        "train tiny.toml --ext",
+        "data prepare --source a --ou b",
+    ],
+)
+def test_an_option_is_typed_whole_as_plan_has_it(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(line.split())
+    assert ended.value.code == 2
+    error = capsys.readouterr().err
+    assert "unrecognized arguments" in error or "are required: --out" in error
+
+
 def test_a_chip_that_has_no_room_is_an_error_without_a_traceback(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -171,6 +171,30 @@ def test_adapters_beside_weights_in_a_bucket_are_merged_without_its_mount(
     assert (merged / "model.safetensors").read_bytes() == (expected / "model.safetensors").read_bytes()
 
 
+def test_an_export_names_a_base_that_peft_opens_or_says_how(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = shutil.copytree(root / "runs/lora", tmp_path / "runs/lora")
+    record = json.loads((run / "config.json").read_text())
+    record["exact"]["train"]["init_from"] = "gs://bucket/data/base"
+    (run / "config.json").write_text(json.dumps(record))
+
+    def base(out: Path) -> str:
+        return str(json.loads((out / "adapter_config.json").read_text())["base_model_name_or_path"])
+
+    capsys.readouterr()
+    assert base(exported(tmp_path, tmp_path / "out")) == "gs://bucket/data/base"
+    said = "PEFT can't open gs://bucket/data/base, the base in adapter_config.json: --base FOLDER"
+    assert said in capsys.readouterr().out
+    named = exported(tmp_path, tmp_path / "named", "--base", "meta-llama/Llama-3.1-8B-Instruct")
+    assert base(named) == "meta-llama/Llama-3.1-8B-Instruct"
+    assert base(exported(root, tmp_path / "own")) == str(root / "base")
+    assert "PEFT" not in capsys.readouterr().out
+    line = ["checkpoints", "export", str(run), "--out", str(tmp_path / "no"), "--merged", "--base", "a/b"]
+    assert main(line) == 1
+    assert "--base a/b: only adapters name a base" in capsys.readouterr().err
+
+
 @pytest.mark.prove
 def test_peft_and_transformers_read_the_exports_as_the_same_model(root: Path, tmp_path: Path) -> None:
     beside, merged = exported(root, tmp_path / "peft"), exported(root, tmp_path / "merged", "--merged")

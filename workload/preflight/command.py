@@ -8,7 +8,7 @@ from functools import partial
 
 from workload import arguments as arguments_of
 from workload import print_progress
-from workload.errors import ConfigError, Problem, WeightsError
+from workload.errors import ConfigError, Problem, StoreError, WeightsError
 from workload.model.architecture import Architecture
 from workload.modules.config import ModuleConfig
 from workload.preflight import report
@@ -16,6 +16,7 @@ from workload.preflight import search as searching
 from workload.preflight.compiler import Compiled, compile_step, lookup
 from workload.preflight.slices import Slices, price, slices
 from workload.preflight.verdict import Verdict, judge
+from workload.runs.errors import MissingObjectError
 from workload.train import config as configs
 from workload.train import divisibility
 from workload.train.config import Config
@@ -64,6 +65,8 @@ def _run(options: argparse.Namespace) -> int:
     paid = price(options.region)
     _check(config, desired)
     _check_options(options)
+    if not options.cached:
+        _check_folders(config)
     try:
         config = _with_weights(config)
     except (ConfigError, WeightsError) as error:
@@ -147,6 +150,26 @@ def _with_weights(config: Config) -> Config:
     if problems:
         raise ConfigError("workload preflight", problems)
     return config
+
+
+def _check_folders(config: Config) -> None:
+    """Raise ConfigError for tokens in buckets that aren't there; what can't be read here is left to hosts."""
+    from workload.data.tokens import MANIFEST
+    from workload.runs.store import open_store
+
+    named = {"data.path": config.data.path, "observe.eval_path": config.observe.eval_path}
+    named |= {f"data.sources[{n}].path": source.path for n, source in enumerate(config.data.sources)}
+    problems = []
+    for key, url in named.items():
+        try:
+            if url.startswith("gs://"):
+                open_store(url).read(MANIFEST)
+        except MissingObjectError:
+            problems.append(Problem(key, url, f"holds no {MANIFEST}", "upload it: tpu data put ENV FOLDER"))
+        except StoreError as error:
+            print_progress(f"{key}: not checked: {error}")
+    if problems:
+        raise ConfigError("workload preflight", problems)
 
 
 def _check_vocabulary(config: Config) -> None:

@@ -96,11 +96,13 @@ def export(
     dtype: str,
     progress: Callable[[str], None],
     merged: bool = False,
+    beside: str | None = None,
 ) -> tuple[int, list[str]]:
     """Write a checkpoint's parameters as a Hugging Face folder; return its step and the files.
 
-    Adapters are written as PEFT reads them or, `merged`, added to the weights that they were trained beside.
-    A module's are the arrays by their paths, such as `blocks.0.up.kernel`, beside its name and settings.
+    Adapters are written as PEFT reads them, with the name of their base, `beside` where PEFT opens another;
+    or, `merged`, added to the weights that they were trained beside. A module's are the arrays by their
+    paths, such as `blocks.0.up.kernel`, beside its name and settings.
 
     Raises:
         RunError: no complete checkpoint is readable, or `out` isn't empty or can't be written.
@@ -111,6 +113,8 @@ def export(
         raise RunError(f"--out {out}: isn't empty\n    fix: name a new folder, or remove it")
     if merged and not past.lora.rank:
         raise RunError(f"--merged: {store.url} has no adapters\n    fix: leave it out")
+    if beside and (merged or not past.lora.rank):
+        raise RunError(f"--base {beside}: only adapters name a base\n    fix: leave it out")
     params = past.restore(chosen, whole_state=False)["params"]
     if merged:
         params = base.merged(past, params)
@@ -125,7 +129,11 @@ def export(
                 about |= {"lora": asdict(past.lora), "base": past.base}
             files = _save_arrays(out, params, about, dtype)
         elif past.lora.rank and not merged:
-            files = peft.save(out, params["layers"], past.lora, past.base, dtype)
+            beside = beside or past.base
+            if beside.startswith(("gs://", "run:")):
+                fix = "--base FOLDER, or --base with an id of the hub, names one"
+                progress(f"PEFT can't open {beside}, the base in {peft.CONFIG}: {fix}")
+            files = peft.save(out, params["layers"], past.lora, beside, dtype)
             for name, content in tokenizer.items():
                 (out / name).write_bytes(content)
             return chosen, files

@@ -290,6 +290,10 @@ def test_prices_are_summed_by_layer_and_are_of_the_layers_that_were_asked_for(
     data_alone = json.loads(capfd.readouterr().out)
     assert data_alone["hourly"] == everything["layers"]["data"]["hourly"] < everything["hourly"]
     assert main(["infra", "prices", "dev"]) == 0
-    assert re.search(r"^layer .*\n(storage|network) ", capfd.readouterr().out, re.MULTILINE)
-    assert main(["infra", "prices", "dev", "gke"]) == 1
+    shown = capfd.readouterr().out
+    assert re.search(r"^layer .*\n(storage|network) ", shown, re.MULTILINE)
+    assert shown.split()[:3] == ["what", "layer", "nodes"], "each row names its layer"
+    assert main(["infra", "prices", "dev", "data"]) == 0
+    assert capfd.readouterr().out.split()[:2] == ["what", "nodes"], "one layer needs no column"
+    assert main(["infra", "prices", "dev", "gke"]) == 2
     assert "gke is off in dev" in capfd.readouterr().err

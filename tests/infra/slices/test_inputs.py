@@ -37,7 +37,7 @@ class Google:
 
 
 def problems(google: Google, run: str = RUN, folder: Path = Path()) -> list[str]:
-    found = inputs.missing(google, "tpu:slices, train", run, folder)  # type: ignore[arg-type]
+    found = inputs.missing(google, "dev", "tpu:slices, train", run, folder)  # type: ignore[arg-type]
     return [problem.value for problem in found]
 
 
@@ -72,4 +72,4 @@ def test_a_plan_is_refused_with_what_uploads_it(
     assert main(["plan", "dev"]) == 2
     error = capfd.readouterr().err
     assert f"tpu:slices, train = observe.eval_path {BUCKET}/data/held-out: nothing is there" in error
-    assert "fix: tpu data put ENV FOLDER uploads it" in error
+    assert "fix: tpu data put dev FOLDER uploads it" in error

@@ -21,6 +21,7 @@ from workload.preflight.compiler import Buffer, Compiled
 from workload.preflight.schedule import Collective
 from workload.preflight.slices import CHIP, GIB, Slices, price, slices
 from workload.preflight.verdict import Verdict, judge
+from workload.runs.store import open_store
 from workload.train import config as configs
 from workload.train import flags
 from workload.train.config import Config
@@ -269,6 +270,22 @@ def test_a_model_comes_with_the_weights_that_a_run_begins_with(
     assert main(line) == 4, "the hosts may have it"
     assert main(line[:-1]) == 2
     assert "config.json: can't be read" in capsys.readouterr().err
+
+
+def test_tokens_that_are_not_in_the_bucket_are_found_before_the_compilation(
+    storage_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", storage_url)
+    monkeypatch.setattr(command, "compile_step", lambda *_, **__: compiled())
+    url = f"gs://bucket/{tmp_path.name}"
+    open_store(f"{url}/data").write("manifest.json", b"{}")
+    line = ["preflight", "llama-3.1-8b-v6e-256.toml", "--slice", "v6e-256", f"--set=data.path={url}/data"]
+    assert main([*line, f"--set=observe.eval_path={url}/held-out"]) == 2
+    error = capsys.readouterr().err
+    assert f"observe.eval_path = {url}/held-out: holds no manifest.json\n    fix: upload it: tpu" in error
+    assert "data.path" not in error
+    assert main([*line, f"--set=observe.eval_path={url}/data"]) == 0
+    assert main([*line, "--set=observe.eval_path=held-out"]) == 0, "the hosts' disk may have it"
 
 
 def test_an_answer_that_cannot_be_kept_is_given_all_the_same(
