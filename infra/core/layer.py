@@ -12,6 +12,7 @@ from infra.core.lookup import Lookup
 from infra.core.outputs import Outputs
 from infra.core.providers import Factory
 from infra.core.watched import Alert, LogMetric
+from infra.errors import Problem
 from infra.google.quotas import Use
 from infra.google.role import Role
 from infra.prices.row import PriceRow, Rate
@@ -21,6 +22,8 @@ from settings_schema.parser import RecordRule
 
 if TYPE_CHECKING:
     import pulumi
+
+    from infra.google.client import Client
 
 Program = Callable[[Settings, Mapping[str, "pulumi.ProviderResource"]], Outputs]
 
@@ -114,6 +117,8 @@ class Hooks:
         claims: names that one stack alone can have, and `at_google` hasn't; the owner is the full id.
         rendered: generated files that builds take along.
         bundle: what its machines install.
+        lacking: problems of what it uses at Google, no layer makes and isn't there, for `tpu plan` and
+            `tpu doctor ENV`; may raise RequestError.
         metrics: of its log entries, which the monitoring layer makes while this layer is on.
         alerts: likewise; each has a page docs/runbooks/NAME.md.
     """
@@ -128,6 +133,7 @@ class Hooks:
     claims: Callable[[Settings], Iterable[Named]] = lambda _: ()
     rendered: Rendered | None = None
     bundle: MachineBundle | None = None
+    lacking: Callable[[Settings, Client], Iterable[Problem]] | None = None
     metrics: tuple[LogMetric, ...] = ()
     alerts: tuple[Alert, ...] = ()
 

@@ -108,6 +108,7 @@ def checks(target: Target) -> list[tuple[str, Check]]:
           if target.settings[StorageSettings].secrets or team.secret_names(target.settings) else ()),
         *([("images", partial(images.check, target.google, target.settings))]
           if target.settings[StorageSettings].repositories else ()),
+        *((f"needs {layer.name}", partial(_lacking, target, layer)) for layer in on if layer.hooks.lacking),
         ("bundle", partial(_bundle, target, OF_HOSTS, {node.bundle for node in target.nodes})),
         *((f"bundle {layer.name}", partial(_bundle, target, layer.hooks.bundle.key, None))
           for layer in on if layer.hooks.bundle),
@@ -174,6 +175,15 @@ def _permissions(target: Target, asked_for: list[Role], url: str, of: str, what:
             yield Finding(what, MISSING, missing, command(role, target.settings, "user:YOU"))
     if not any(lacking.values()):
         yield Finding(what, OK, f"all {len(desired)} granted")
+
+
+def _lacking(target: Target, layer: Layer, what: str) -> Iterator[Finding]:
+    """Report what a layer uses, no layer makes, and isn't at Google."""
+    problems = list(layer.hooks.lacking(target.settings, target.google)) if layer.hooks.lacking else []
+    for problem in problems:
+        yield Finding(what, MISSING, f"{problem.path} = {problem.value}: {problem.rule}", problem.fix)
+    if not problems:
+        yield Finding(what, OK, "what it uses and no layer makes is there")
 
 
 def _recorded(settings: Settings, key: str) -> str | None:

@@ -16,25 +16,30 @@ from infra.settings.schema import Relation, Settings
 from infra.settings.sources import ROOT
 
 
-def settings_to_apply(environment: str, root: Path = ROOT) -> Settings:
+def settings_to_apply(environment: str, root: Path = ROOT, uncompared: list[str] | None = None) -> Settings:
     """Read the settings that a plan or update is made with.
 
+    `uncompared` receives the environments whose files have problems: their names are compared with none.
     Raises SettingsError with all that it would be refused for by the folder's files, BudgetError for slices
     above the budget.
     """
-    checked = from_file(environment, root, relations=relations(root))
+    checked = from_file(environment, root, relations=relations(root, uncompared))
     prices.within_budget(checked)
     return checked
 
 
-def relations(root: Path = ROOT) -> tuple[Relation, ...]:
+def relations(root: Path = ROOT, uncompared: list[str] | None = None) -> tuple[Relation, ...]:
     """Return rules on settings that are to be applied, beside the layers' own.
 
     These are names that another environment of the folder has, and rules of the policy on stacks.
+    `uncompared`: see `settings_to_apply`.
     """
 
     def names(settings: Settings, given: set[str]) -> Iterator[Problem]:
-        yield from shared_names(settings, root)[0]
+        problems, unread = shared_names(settings, root)
+        if uncompared is not None:
+            uncompared.extend(unread)
+        yield from problems
 
     sections = tuple(f"{layer.name}:" for layer in registry.layers())
     return (("gcp:project", *sections), names), (("policy:", "monitoring:budgetPerMonth"), _broken_rules)

@@ -12,7 +12,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -23,11 +23,10 @@ from infra.core.environment import layers_on, require_on
 from infra.core.layer import directory
 from infra.engine import prices, registry
 from infra.engine.before import settings_to_apply
-from infra.engine.environments import shared_names
 from infra.engine.pulumi import Pulumi, sentence
 from infra.engine.settings import from_file
-from infra.errors import CommandError
-from infra.google.client import Client
+from infra.errors import CommandError, InputError, Problem, listed
+from infra.google.client import Client, RequestError
 from infra.google.failures import Kind, fix_of
 from infra.prices.row import NOTE, Cost, PriceRow, Rate, total
 from infra.prices.row import cost as cost_of
@@ -153,8 +152,9 @@ def plan(environment: str, root: Path = ROOT, only: Sequence[str] = (), save: Pa
     settings, more than the budget, or Pulumi can't be run. A layer whose preview fails is in the plan, with
     `failed`.
     """
-    checked = settings_to_apply(environment, root)
-    for other in shared_names(checked, root)[1]:
+    uncompared: list[str] = []
+    checked = settings_to_apply(environment, root, uncompared)
+    for other in uncompared:
         _LOG.warning("Pulumi.%s.yaml has problems, so its names aren't compared: tpu plan %s", other, other)
     require_on(checked, only)
     if save:
@@ -191,13 +191,23 @@ def plan(environment: str, root: Path = ROOT, only: Sequence[str] = (), save: Pa
         slices = nodes(checked) if "tpu" in stacks.names else ()
         code = checked[TpuSettings].code
         verdicts = stacks.pool.submit(preflight.of, slices, code)
-        read = stacks.pool.submit(
-            inputs.require, Client(checked.project), environment, inputs.of(slices), root / (code or "")
-        )
+        google = Client(checked.project)
+        read = stacks.pool.submit(inputs.require, google, environment, inputs.of(slices), root / (code or ""))
+        present = stacks.pool.submit(_require_present, google, checked, stacks.names)
         planned = tuple(stacks.pool.map(preview, stacks.names))
-        read.result()
+        read.result(), present.result()
         rates, costs = tuple(prices.rates(checked, only)), tuple(prices.of(checked, only))
         return Plan(environment, planned, costs, tuple(verdicts.result()), rates)
+
+
+def _require_present(google: Client, settings: Settings, names: Sequence[str]) -> None:
+    """Raise InputError for what layers use and isn't there; what Google doesn't tell isn't known."""
+    problems: list[Problem] = []
+    for hook in filter(None, (registry.named(name).hooks.lacking for name in names)):
+        with suppress(RequestError):
+            problems += hook(settings, google)
+    if problems:
+        raise InputError(listed(f"Pulumi.{settings.environment}.yaml", problems))
 
 
 def foreseen(

@@ -16,7 +16,10 @@ from infra.layers.queue.settings import QueueSettings
 from infra.settings.schema import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
+
+    from infra.errors import Problem
+    from infra.google.client import Client
 
 
 def mirror(settings: Settings) -> Repository:
@@ -42,3 +45,13 @@ def readable(settings: Settings) -> Sequence[Repository]:
     controllers = (pulled(settings, image) for image in (desired.jobset_image, desired.kueue_image))
     places = (registries.repository(image) for image in (*controllers, desired.image or ""))
     return tuple(dict.fromkeys(place for place in places if place and place.project == settings.project))
+
+
+def lacking(settings: Settings, google: Client) -> Iterator[Problem]:
+    """Yield the repositories of pods' images that aren't there: grants on them come after the pools."""
+    from infra.layers.storage.images import absent  # here, so that no program waits for Google's libraries
+
+    desired = settings[QueueSettings]
+    images = {"image": desired.image, "kueueImage": desired.kueue_image, "jobsetImage": desired.jobset_image}
+    for key, image in images.items():
+        yield from absent(google, image or "", f"queue:{key}")

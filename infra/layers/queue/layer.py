@@ -88,6 +88,7 @@ LAYER = Layer(
     at_google=_at_google,
     hooks=Hooks(
         after=("pipeline",),  # whose account may be a member of a team
+        lacking=images.lacking,
         rendered=Rendered(read=manifests.files, variable=manifests.FOLDER_VARIABLE),
     ),
     program=deferred(f"{__package__}.program"),

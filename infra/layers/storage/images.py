@@ -61,9 +61,7 @@ def refused(google: Client, settings: Settings, place: registries.Repository, pa
         policy = google.json("GET", f"{_API}/{place.full_name}:getIamPolicy")
     except RequestError as error:
         if error.failure.kind is Kind.MISSING:
-            where = f"--location={place.location} --project={place.project}"
-            fix = f"gcloud artifacts repositories create {place.name} --repository-format=docker {where}"
-            yield Problem(path, value, "there is no such repository", fix)
+            yield _no_repository(place, path)
         elif error.failure.kind in _UNKNOWN:
             known, up = settings[StorageSettings].repositories, up_command("storage", settings.environment)
             yield from undeclared(path, f"{place.host_path}/…", settings.project, known, up)
@@ -73,6 +71,28 @@ def refused(google: Client, settings: Settings, place: registries.Repository, pa
     if holders(policy, _READ_BY).isdisjoint({member, "allUsers", "allAuthenticatedUsers"}):
         rule = f"must be readable by {member}, and isn't"
         yield Problem(path, value, rule, _declared(settings, place))
+
+
+def absent(google: Client, image: str, path: str) -> Iterator[Problem]:
+    """Yield the problem of an image whose repository isn't there; none where the login may not look it up.
+
+    Raises RequestError: the API doesn't answer.
+    """
+    if (place := registries.repository(image)) is None:
+        return
+    try:
+        google.json("GET", f"{_API}/{place.full_name}")
+    except RequestError as error:
+        if error.failure.kind is Kind.MISSING:
+            yield _no_repository(place, path)
+        elif error.failure.kind not in _UNKNOWN:
+            raise
+
+
+def _no_repository(place: registries.Repository, path: str) -> Problem:
+    where = f"--location={place.location} --project={place.project}"
+    fix = f"gcloud artifacts repositories create {place.name} --repository-format=docker {where}"
+    return Problem(path, f'"{place.host_path}"', "there is no such repository", fix)
 
 
 def _declared(settings: Settings, place: registries.Repository) -> str:

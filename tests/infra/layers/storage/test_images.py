@@ -7,11 +7,15 @@ from collections.abc import Iterator, Mapping
 import pytest
 
 from infra.doctor import images as doctor
+from infra.doctor.checks import Target, checks
+from infra.engine import plan
+from infra.errors import InputError
 from infra.google.client import Client
 from infra.layers.storage.images import problems
 from infra.settings.schema import Settings
 from rehearsal.scenario.imaging import push
 from tests.emulated import EVERY_API, OWNER, PROJECT, ZONES, Emulated
+from tests.infra.declared import OFF
 from tests.infra.layers.storage.test_secrets import Session
 from tests.infra.recording import BASE, parsed, run
 
@@ -104,3 +108,25 @@ def test_the_doctor_reports_each_repository(cloud: Emulated) -> None:
     ]
     assert "gcloud artifacts repositories create none --repository-format=docker" in reported[1].fix
     assert [item.state for item in doctor.check(google, settings(GRANTED), "images")] == ["ok"]
+
+
+@pytest.mark.parametrize(("name", "there"), [("granted", True), ("none", False)])
+def test_an_image_of_jobs_without_a_repository_is_found_by_plan_and_doctor_before_the_pools(
+    name: str, there: bool, cloud: Emulated
+) -> None:
+    image = f"{HOST}/{PROJECT}/{name}/mine@sha256:{'0' * 64}"
+    given = parsed({**BASE, **OFF["queue"], "gcp:project": PROJECT, "queue:image": image})
+    google = Client(PROJECT, Session(cloud, OWNER), sleep=lambda _: None)
+    create = f"gcloud artifacts repositories create {name} --repository-format=docker --location=us-east5"
+    check = dict(checks(Target(given, (), google)))["needs queue"]
+    assert [(item.state, create in item.fix) for item in check("")] == [
+        ("ok", False) if there else ("missing", True)
+    ]
+    if there:
+        plan._require_present(google, given, ["gke", "queue"])
+        return
+    with pytest.raises(InputError, match="there is no such repository") as refused:
+        plan._require_present(google, given, ["gke", "queue"])
+    assert create in str(refused.value)
+    stranger = Client(PROJECT, Session(cloud, STRANGER), sleep=lambda _: None)
+    plan._require_present(stranger, given, ["gke", "queue"])  # who may not look it up
