@@ -227,7 +227,10 @@ def ssh(
     request: FleetCommand, node: str | None, worker: int, forwards: tuple[Forward, ...],
     words: tuple[str, ...],
 ) -> int:  # fmt: skip
-    """Log in to one worker, run a command there, or forward ports to it."""
+    """Log in to one worker, run a command there, or forward ports to it.
+
+    A single word is a line of shell; several words are passed unchanged.
+    """
     return hosts.login(request, node, worker, words, forwards)
 
 

@@ -89,6 +89,7 @@ def _explained(settings: Settings, team: str | None) -> Iterator[None]:
 @variables.options
 @options.hours
 @click.option("--detach", is_flag=True, help="Return once the job is queued.")
+@options.unasked
 @click.option(
     "--out",
     metavar="FILE",

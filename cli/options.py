@@ -100,6 +100,7 @@ environment = click.argument(
 )
 layers = click.argument("layers", metavar="[LAYER]...", nargs=-1, help="only these layers")
 yes = click.option("--yes", is_flag=True, help="Skip the question; required without a terminal.")
+unasked = click.option("--yes", is_flag=True, expose_value=False, help="As elsewhere; nothing is asked here.")
 as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 layout = click.option(
     "--format", "layout", type=click.Choice(["text", "markdown"]), default="text", show_default=True,

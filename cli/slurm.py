@@ -61,6 +61,7 @@ def _settings(environment: str) -> Settings:
 @click.argument("script", metavar="FILE", type=options.PATH, help="job script on this machine")
 @variables.options
 @_NODE
+@options.unasked
 def submit(
     environment: str, script: Path, env: tuple[str, ...], secrets: tuple[str, ...], number: int,
     words: tuple[str, ...],
@@ -137,7 +138,10 @@ def logs(environment: str, job: str, follow: bool, lines: int, number: int) -> i
 @options.environment
 @_NODE
 def ssh(environment: str, number: int, words: tuple[str, ...]) -> int:
-    """Log in to a login node, or run a command there."""
+    """Log in to a login node, or run a command there.
+
+    A single word is a line of shell; several words are passed unchanged.
+    """
     return Login(_settings(environment), number).interactive(words)
 
 

@@ -12,9 +12,9 @@ from functools import partial
 from fleet.environment import Environment, opened
 from fleet.errors import FleetError
 from fleet.model import View
-from fleet.remote_exec import Remote, RemoteExec, observed, one_line
+from fleet.remote_exec import Remote, RemoteExec, observed
 from fleet.request import FleetCommand
-from fleet.ssh import Forward, Ssh, Worker
+from fleet.ssh import Forward, Ssh, Worker, one_line
 from infra.engine.pulumi import confirm
 from infra.settings.schema import FleetSettings
 from infra.slices.nodes import Node
@@ -120,7 +120,7 @@ def login(
         request: the members.
         name: a node, or a slice with one node; None: the only node.
         worker: number of the host.
-        words: command to run there; empty: a shell, or nothing beside `forwards`.
+        words: command to run there, as of `execute`; empty: a shell, or nothing beside `forwards`.
         forwards: ports of this machine that lead to the worker.
 
     Raises:
@@ -135,7 +135,7 @@ def login(
         rule = f"{node.name} has workers 0 to {node.kind.hosts - 1}"
         raise FleetError(f"--worker {worker}: {rule}\n    fix: --worker 0")
     ssh = Ssh(fleet.settings[FleetSettings].ssh, fleet.settings.project, "")
-    line = ssh.interactive(Worker(node, worker), words, forwards)
+    line = ssh.interactive(Worker(node, worker), one_line(words) if words else "", forwards)
     for port in forwards:
         print(f"http://localhost:{port.local} is port {port.remote} of {node.name}, worker {worker}")
     if forwards and not words:

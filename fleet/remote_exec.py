@@ -4,7 +4,6 @@ remote = RemoteExec(opened(request), Remote(), print)
 status, document = remote.run("sudo systemctl restart tpu-job")
 """
 
-import shlex
 import sys
 import time
 import uuid
@@ -187,17 +186,6 @@ class RemoteExec:
             for status in statuses.get(member.name, ())
             if status.boot in ("failed", "rerun-failed") and status.at_s >= self._begun_s
         ]
-
-
-def one_line(words: Sequence[str]) -> str:
-    """Return the line for a host's shell: several words as they are, a single one as a line of its own.
-
-    Raises:
-        FleetError: there are no words.
-    """
-    if not words:
-        raise FleetError("no command: it stands behind --\n    fix: tpu fleet exec dev -- hostname")
-    return words[0] if len(words) == 1 else shlex.join(words)
 
 
 def observed(fleet: Environment) -> tuple[View, list[Node]]:

@@ -119,14 +119,12 @@ class Ssh:
         join = shlex.join(["bash", "-c", _SCRIPT, self._mark, command, str(timeout_s)])
         return self._filled(self._words, worker, join)
 
-    def interactive(
-        self, worker: Worker, command: Sequence[str] = (), forwards: Sequence[Forward] = ()
-    ) -> list[str]:
+    def interactive(self, worker: Worker, command: str = "", forwards: Sequence[Forward] = ()) -> list[str]:
         """Return a login with this terminal, or with `command` that command and its own output.
 
         Args:
             worker: to log in to.
-            command: to run there.
+            command: line for the host's shell.
             forwards: ports of this machine that lead to it; without a command nothing is run there.
 
         Raises:
@@ -146,7 +144,7 @@ class Ssh:
             words += [f"--ssh-flag={flag}" for flag in flags]
         else:
             words[1:1] = flags
-        return self._filled(words, worker, shlex.join(command))
+        return self._filled(words, worker, command)
 
     def _filled(self, words: Sequence[str], worker: Worker, command: str) -> list[str]:
         fields = {"project": self._project, "zone": worker.node.zone, "node": worker.node.name}
@@ -240,6 +238,17 @@ def os_login_name() -> str:
         fix = "gcloud auth login, and once: gcloud compute os-login ssh-keys add (docs/reference/access.md)"
         raise FleetError(f"{shlex.join(words)}: {why}\n    fix: {fix}")
     return name
+
+
+def one_line(words: Sequence[str]) -> str:
+    """Return the line for a host's shell: several words as they are, a single one as a line of its own.
+
+    Raises:
+        FleetError: there are no words.
+    """
+    if not words:
+        raise FleetError("no command: it stands behind --\n    fix: tpu fleet exec dev -- hostname")
+    return words[0] if len(words) == 1 else shlex.join(words)
 
 
 def workers(nodes: Sequence[Node]) -> list[Worker]:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from fleet.ssh import os_login_name
+from fleet.ssh import one_line, os_login_name
 from infra.layers.slurm import names
 from infra.layers.slurm.settings import SlurmSettings
 from infra.settings.schema import Settings
@@ -51,12 +51,12 @@ class Login:
             raise SlurmError(f"slurm:ssh: {self._words[0]} isn't on PATH\n    fix: {fix}")
         self._login = os_login_name() if "{login}" in template else ""
 
-    def line(self, command: Sequence[str]) -> list[str]:
-        """Return the local command line; without a command that of an interactive login."""
+    def line(self, command: str) -> list[str]:
+        """Return the local command line for a line of shell; without one that of an interactive login."""
         words = [word for word in self._words if command or "{command}" not in word]
         fields = {
             "project": self.settings.project, "zone": names.zone(self.settings), "node": self.node,
-            "login": self._login, "command": shlex.join(command),
+            "login": self._login, "command": command,
         }  # fmt: skip
         return [word.format(**fields) for word in words]
 
@@ -73,7 +73,8 @@ class Login:
         """
         mark = f"tpu slurm {uuid.uuid4().hex[:8]}"
         given = [f"{name}={value}" for name, value in (variables or {}).items()]
-        line = self.line(["bash", "-c", _SCRIPT, mark, *(["env", *given] if given else []), *command])
+        words = ["bash", "-c", _SCRIPT, mark, *(["env", *given] if given else []), *command]
+        line = self.line(shlex.join(words))
         try:
             done = subprocess.run(
                 line, input=text, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_S,
@@ -92,8 +93,11 @@ class Login:
         return printed
 
     def interactive(self, command: Sequence[str] = ()) -> int:
-        """Log in, or run a command, with this terminal; return the exit status."""
-        line = self.line(command)
+        """Log in, or run a command, with this terminal; return the exit status.
+
+        A single word is a line of shell.
+        """
+        line = self.line(one_line(command) if command else "")
         try:
             return subprocess.run(line, check=False, env=os.environ).returncode
         except OSError as error:

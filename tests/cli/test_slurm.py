@@ -247,6 +247,8 @@ def test_a_login_is_the_terminals_or_a_command(node: Node) -> None:
     node.program("sinfo", "exit 3")
     assert main(["slurm", "ssh", "dev", "--", "sinfo", "-N"]) == 3
     assert node.noted == ["sinfo -N"]
+    assert main(["slurm", "ssh", "dev", "--", "sinfo -N; sinfo -R"]) == 3, "as tpu fleet exec has it"
+    assert node.noted[1:] == ["sinfo -N", "sinfo -R"]
 
 
 def test_a_login_node_that_isnt_reached_is_told_with_who_may(

@@ -126,6 +126,10 @@ def executed(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         (["train", "--worker", "3"], ["fakessh", "train", "3"]),
         (["tpu-us-east5-a-1"], ["fakessh", "tpu-us-east5-a-1", "0"]),
         (["train", "--", "ls", "a b"], ["fakessh", "train", "0", "ls 'a b'"]),
+        (
+            ["train", "--", "hostname; df -h | tail -1"],
+            ["fakessh", "train", "0", "hostname; df -h | tail -1"],
+        ),
     ],
 )
 def test_a_login_is_one_worker_and_its_own_terminal(
@@ -165,7 +169,7 @@ def test_a_login_by_gcloud_has_no_command_and_so_a_terminal(monkeypatch: pytest.
     (item, *_) = ssh.workers(nodes(target))
     program = ssh.Ssh(target[FleetSettings].ssh, "my-project", "1")
     assert not [word for word in program.interactive(item) if "--command" in word]
-    assert program.interactive(item, ["uptime"])[-1] == "--command=uptime"
+    assert program.interactive(item, "uptime")[-1] == "--command=uptime"
 
 
 def test_a_forwarded_port_leads_to_the_worker_by_the_program_of_the_setting(
@@ -176,17 +180,17 @@ def test_a_forwarded_port_leads_to_the_worker_by_the_program_of_the_setting(
     target: Any = settings()
     (item, *_) = ssh.workers(nodes(target))
     ports = [ssh.Forward(8888, 8888), ssh.Forward(6007, 6006)]
-    by_gcloud = ssh.Ssh(target[FleetSettings].ssh, "my-project", "1").interactive(item, (), ports)
+    by_gcloud = ssh.Ssh(target[FleetSettings].ssh, "my-project", "1").interactive(item, "", ports)
     assert by_gcloud[-4:] == [
         "--ssh-flag=-L8888:localhost:8888", "--ssh-flag=-L6007:localhost:6006",
         "--ssh-flag=-oExitOnForwardFailure=yes", "--ssh-flag=-N",
     ]  # fmt: skip
     plain = ssh.Ssh("/usr/bin/ssh -q {node}-w{worker} {command}", "my-project", "1")
-    assert plain.interactive(item, ["top"], ports[:1]) == [
+    assert plain.interactive(item, "top", ports[:1]) == [
         "/usr/bin/ssh", "-L8888:localhost:8888", "-oExitOnForwardFailure=yes", "-q", "train-w0", "top",
     ]  # fmt: skip
     with pytest.raises(FleetError, match="--forward: fakessh, the program of fleet:ssh, isn't known"):
-        ssh.Ssh("fakessh {node} {worker} {command}", "my-project", "1").interactive(item, (), ports)
+        ssh.Ssh("fakessh {node} {worker} {command}", "my-project", "1").interactive(item, "", ports)
 
 
 def test_a_port_that_is_in_use_here_is_refused_with_another(
