@@ -132,7 +132,7 @@ def run(
         if program.folder:
             pack(program.folder, str(path), Path(work) / "code.tar.gz", "tpu run")
 
-        def ask(bundle: str = "") -> None:
+        def settle(bundle: str = "") -> None:
             supervisor.require_free(replace, bundle)
             _introduce(supervisor, program, item, predicted, out)
             confirm(f"Run {name} on it?", yes)
@@ -140,7 +140,7 @@ def run(
         # Another program of a fleet's name is known by its bundle, which is built first.
         compared = supervisor.before is not None and not replace
         if not compared:
-            ask()
+            settle()
         packages = str(program.requirements.resolve()) if program.requirements else None
         target = Target(
             settings[StorageSettings].bucket_name, settings[TpuSettings].tensorflow,
@@ -148,7 +148,7 @@ def run(
             {"run": program.run}, "tpu run", str(path) if path else None,
         )  # fmt: skip
         again = shlex.join(["tpu", *sys.argv[1:]])
-        published = publish(target, lock, progress(), again, accept=ask if compared else lambda _: None)
+        published = publish(target, lock, progress(), again, accept=settle if compared else lambda _: None)
         item["bundle"] = published.bundle.id
         shown, supervisor = supervisor.before, Supervisor(environment, item, lambda text: _print(text, out))
         if shown != supervisor.before:

@@ -12,4 +12,4 @@ class PublishError(InfraError):
 
 
 class OwnFilesError(PublishError, InputError):
-    """What is wrong with the user's own code or data, which no other machine or time would take."""
+    """A fault of the user's own code or data, which no other machine or time would take."""

@@ -105,8 +105,8 @@ def _refuse_wrong(
 
     One that isn't may be in a slice's own bundle.
     """
-    here = config in (*PACKAGED["train"], *PACKAGED["extract"]) or (folder / config).is_file()
-    if answer.returncode == _WRONG_CONFIG and here:
+    known = config in (*PACKAGED["train"], *PACKAGED["extract"]) or (folder / config).is_file()
+    if answer.returncode == _WRONG_CONFIG and known:
         raise InputError(f"`{run}` on {where}: {answer.stderr.strip().removeprefix('workload: ')}")
 
 

@@ -167,7 +167,7 @@ def test_a_price_is_predicted_by_the_hours_and_refused_above_the_limit(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     cluster = on(monkeypatch, Cluster())
-    timed = [*SUBMIT[:4], "--hours", "2", *SUBMIT[4:]]
+    timed = [*SUBMIT[:4], "--yes", "--hours", "2", *SUBMIT[4:]]
     assert main(timed) == 0
     assert "  predicted: $44.91 (" in capsys.readouterr().out
     monkeypatch.setattr(command, "from_file", lambda _: settings(**{"fleet:dollarsPerRun": 40}))

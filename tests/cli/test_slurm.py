@@ -116,7 +116,7 @@ def test_a_script_with_secrets_runs_by_its_own_interpreter(tmp_path: Path) -> No
 
 
 def test_plain_variables_leave_the_script_as_it_is(node: Node, job: Path) -> None:
-    assert main(["slurm", "submit", "dev", str(job), "--env", "A=1"]) == 0
+    assert main(["slurm", "submit", "dev", str(job), "--yes", "--env", "A=1"]) == 0
     assert node.script.read_text() == job.read_text()
 
 

@@ -98,7 +98,7 @@ def test_what_a_complete_list_lacks_is_created() -> None:
 
 
 def test_a_member_without_a_node_is_recovering_only_if_it_was_lost() -> None:
-    """One that was never created, or deleted once its work was done, is absent."""
+    """A member that was never created, or deleted once its work was done, is absent."""
     absent, key, name = view(observed(0)), fleet(4)[1].key, fleet(4)[1].name
     assert (decided(1, absent).condition, decided(1, absent).why) == (
         Condition.ABSENT, "there is no such node",

@@ -89,13 +89,14 @@ def test_without_a_terminal_a_line_is_said_where_something_changed_and_once_an_h
     assert "tpu fleet delete" not in output[0]
 
 
-@pytest.mark.parametrize(("final", "said"), [(True, 1), (False, 0)])
-def test_a_program_that_failed_for_good_is_said_with_the_next_command(final: bool, said: int) -> None:
+@pytest.mark.parametrize(("final", "lines"), [(True, 1), (False, 0)])
+def test_a_program_that_failed_for_good_is_said_with_the_next_command(final: bool, lines: int) -> None:
     member = KNOWN[0]
     status = WorkerStatus(1e6, "ready", work="failed", final=final)
     decision = Decision(member, Action.LEAVE, Condition.FAILED, "its work failed", status=status)
-    lines = show.remarks(replace(observation(member), decisions=[decision]))
-    assert sum(f"tpu logs ENV {member.slice}; then tpu restart ENV" in line for line in lines) == said
+    remarks = show.remarks(replace(observation(member), decisions=[decision]))
+    advice = f"tpu logs ENV {member.slice}; then tpu restart ENV"
+    assert sum(advice in line for line in remarks) == lines
 
 
 def test_a_rate_is_of_those_that_work_and_time_left_follows_from_it() -> None:

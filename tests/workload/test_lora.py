@@ -184,8 +184,8 @@ def test_an_export_names_a_base_that_peft_opens_or_says_how(
 
     capsys.readouterr()
     assert base(exported(tmp_path, tmp_path / "out")) == "gs://bucket/data/base"
-    said = "PEFT can't open gs://bucket/data/base, the base in adapter_config.json: --base FOLDER"
-    assert said in capsys.readouterr().out
+    remark = "PEFT can't open gs://bucket/data/base, the base in adapter_config.json: --base FOLDER"
+    assert remark in capsys.readouterr().out
     named = exported(tmp_path, tmp_path / "named", "--base", "meta-llama/Llama-3.1-8B-Instruct")
     assert base(named) == "meta-llama/Llama-3.1-8B-Instruct"
     assert base(exported(root, tmp_path / "own")) == str(root / "base")

@@ -233,6 +233,23 @@ def test_a_plan_names_the_environments_that_it_could_not_compare(
     assert caplog.messages == ["Pulumi.eu.yaml has problems, so its names aren't compared: tpu plan eu"]
 
 
+def test_a_plan_compares_names_once(
+    tmp_path: Path, pulumi_cli: FakePulumi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, "dev", {})
+    write(tmp_path, "eu", OTHER_NAMES)
+    read: list[str] = []
+
+    def counted(environment: str, root: Path) -> Any:
+        read.append(environment)
+        return from_file(environment, root)
+
+    monkeypatch.setattr("infra.engine.environments.from_file", counted)
+    with pytest.raises(CommandError, match="monitoring is off in dev"):
+        plan("dev", tmp_path, ["monitoring"])
+    assert read == ["eu"]
+
+
 def test_a_plan_of_a_layer_that_is_off_names_the_fix(tmp_path: Path, pulumi_cli: FakePulumi) -> None:
     write(tmp_path, "dev", {})
     with pytest.raises(CommandError, match="monitoring is off in dev"):

@@ -292,7 +292,8 @@ def test_prices_are_summed_by_layer_and_are_of_the_layers_that_were_asked_for(
     assert main(["infra", "prices", "dev"]) == 0
     shown = capfd.readouterr().out
     assert re.search(r"^layer .*\n(storage|network) ", shown, re.MULTILINE)
-    assert shown.split()[:3] == ["what", "layer", "nodes"], "each row names its layer"
+    assert shown.split()[:3] == ["what", "layer", "nodes"]
+    assert re.search(r"^tpu-dev +tpu +1 +v6e-", shown, re.MULTILINE), "each row names its layer"
     assert main(["infra", "prices", "dev", "data"]) == 0
     assert capfd.readouterr().out.split()[:2] == ["what", "nodes"], "one layer needs no column"
     assert main(["infra", "prices", "dev", "gke"]) == 2

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from pathlib import Path
 
 import pytest
 from google.cloud import storage
+from rich.console import Console
 
 from cli.__main__ import main
 from infra.layers.tpu import startup
 from infra.publish import publishing
 from infra.publish.bundle import Bundle, assemble
+from infra.publish.environment import Target
 from infra.publish.errors import PublishError
+from infra.publish.publishing import publish
 from infra.publish.upload import upload
 
 
@@ -139,6 +143,20 @@ def test_nothing_is_built_for_a_bucket_that_is_not_there(
     monkeypatch.setattr("infra.publish.publishing._build", lambda *_: pytest.fail("a bundle was built"))
     assert main(["publish", "x", "--lock", "bare", "--bucket", "no-such-bucket"]) == 1
     assert "bring up the storage layer first: tpu up ENV storage" in capsys.readouterr().err
+
+
+def test_a_bundle_that_is_not_accepted_is_not_uploaded(bucket: storage.Bucket) -> None:
+    seen: list[str] = []
+
+    def refuse(bundle: str) -> None:
+        seen.append(bundle)
+        raise PublishError("another program's")
+
+    target = Target(bucket.name, False, None, None, {})
+    with pytest.raises(PublishError, match=r"another program's$"):
+        publish(target, "bare", Console(stderr=True), "again", accept=refuse)
+    assert re.fullmatch("[0-9a-f]{64}", *seen)
+    assert names(bucket) == set()
 
 
 def test_a_dry_run_touches_nothing(bucket: storage.Bucket, capsys: pytest.CaptureFixture[str]) -> None:

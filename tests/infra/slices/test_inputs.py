@@ -37,8 +37,8 @@ class Google:
 
 
 def problems(google: Google, run: str = RUN, folder: Path = Path()) -> list[str]:
-    found = inputs.missing(google, "dev", "tpu:slices, train", run, folder)  # type: ignore[arg-type]
-    return [problem.value for problem in found]
+    missing = inputs.missing(google, "dev", "tpu:slices, train", run, folder)  # type: ignore[arg-type]
+    return [problem.value for problem in missing]
 
 
 def test_a_folder_without_an_object_is_named_and_what_is_not_known_is_none() -> None:

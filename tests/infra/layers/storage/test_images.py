@@ -110,9 +110,9 @@ def test_the_doctor_reports_each_repository(cloud: Emulated) -> None:
     assert [item.state for item in doctor.check(google, settings(GRANTED), "images")] == ["ok"]
 
 
-@pytest.mark.parametrize(("name", "there"), [("granted", True), ("none", False)])
+@pytest.mark.parametrize(("name", "present"), [("granted", True), ("none", False)])
 def test_an_image_of_jobs_without_a_repository_is_found_by_plan_and_doctor_before_the_pools(
-    name: str, there: bool, cloud: Emulated
+    name: str, present: bool, cloud: Emulated
 ) -> None:
     image = f"{HOST}/{PROJECT}/{name}/mine@sha256:{'0' * 64}"
     given = parsed({**BASE, **OFF["queue"], "gcp:project": PROJECT, "queue:image": image})
@@ -120,9 +120,9 @@ def test_an_image_of_jobs_without_a_repository_is_found_by_plan_and_doctor_befor
     create = f"gcloud artifacts repositories create {name} --repository-format=docker --location=us-east5"
     check = dict(checks(Target(given, (), google)))["needs queue"]
     assert [(item.state, create in item.fix) for item in check("")] == [
-        ("ok", False) if there else ("missing", True)
+        ("ok", False) if present else ("missing", True)
     ]
-    if there:
+    if present:
         plan._require_present(google, given, ["gke", "queue"])
         return
     with pytest.raises(InputError, match="there is no such repository") as refused:
