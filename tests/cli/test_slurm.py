@@ -282,5 +282,5 @@ def test_without_the_layer_there_is_no_cluster(
     monkeypatch.setattr(
         command, "from_file", lambda _: lab.settings({"slurm:nodesets": None, "slurm:bundle": None})
     )
-    assert main(["slurm", "status", "dev"]) == 1
+    assert main(["slurm", "status", "dev"]) == 2
     assert "slurm is off in dev" in capsys.readouterr().err

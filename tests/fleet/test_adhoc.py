@@ -65,7 +65,7 @@ def test_one_of_its_name_with_other_values_is_refused_with_its_owner(
     assert fleet([*CREATE, "--run", "extract qwen2.5-0.5b.toml --stream gs://b/x", "--yes"]) == 0
     world.login = {"who": "bob@example.com", "from": "bob@desk"}
     before = dict(world.objects)
-    assert fleet([*CREATE, *more, "--yes"]) == 1
+    assert fleet([*CREATE, *more, "--yes"]) == 2
     output = capsys.readouterr().err
     assert "adhoc is a fleet already: its owner is ann@example.com (ann@laptop), it runs `extract" in output
     assert message in output
@@ -78,7 +78,7 @@ def test_one_of_its_name_with_other_values_is_refused_with_its_owner(
 def test_one_of_the_files_names_is_refused(
     name: str, world: Cloud, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert fleet([*CREATE, "--slice", name, "--yes"]) == 1
+    assert fleet([*CREATE, "--slice", name, "--yes"]) == 2
     output = capsys.readouterr().err
     assert f"{name}: Pulumi.dev.yaml has a slice of this name\n    fix: --slice ANOTHER" in output
     assert not world.requests
@@ -101,7 +101,7 @@ def test_a_fleet_and_a_named_slice_of_one_name_are_refused_by_the_settings() -> 
 def test_what_flags_leave_out_is_said(
     flags: list[str], message: str, world: Cloud, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert fleet(["create", "dev", *flags, "--yes"]) == 1
+    assert fleet(["create", "dev", *flags, "--yes"]) == 2
     assert message in capsys.readouterr().err
     assert world.requests == []
     assert world.objects == {}
@@ -151,7 +151,7 @@ def test_a_command_about_a_fleet_that_has_ended_tells_it(
     assert fleet([*CREATE, "--slice", "mine", "--yes"]) == 0
     assert fleet(["delete", "dev", "--slice", "mine", "--yes"]) == 0
     capsys.readouterr()
-    assert fleet(["delete", "dev", "--slice", "mine", "--yes"]) == 1
+    assert fleet(["delete", "dev", "--slice", "mine", "--yes"]) == 2
     assert "mine has ended (deleted by a command)\n    fix: nothing is left of it" in capsys.readouterr().err
 
 

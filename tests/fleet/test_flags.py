@@ -143,7 +143,7 @@ def test_orphans_are_found_and_deleted_where_the_file_lists_no_slices_any_more(
     assert capsys.readouterr().out.count("tpu-us-east5-b-7") == 2
     assert fleet(["delete", "dev", "--orphans", "--yes"]) == 0
     assert cloud.requests == [("delete", "tpu-us-east5-b-7")]
-    assert fleet(["create", "dev", "--yes"]) == 1
+    assert fleet(["create", "dev", "--yes"]) == 2
     assert "Pulumi.dev.yaml lists no slices" in capsys.readouterr().err
 
 

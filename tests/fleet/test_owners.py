@@ -150,7 +150,7 @@ def test_create_takes_a_fleet_over_on_the_generation_that_it_read(
     run, other = "extract qwen2.5-0.5b.toml --stream gs://b/x", "extract qwen2.5-0.5b.toml --stream gs://b/y"
     assert fleet([*CREATE, "--run", run]) == 0
     world.login = BOB
-    assert fleet([*CREATE, "--run", other]) == 1
+    assert fleet([*CREATE, "--run", other]) == 2
     assert "ann@example.com (ann@laptop)" in capsys.readouterr().err
     assert fleet([*CREATE, "--run", other, "--replace"]) == 0
     (record,) = AdHoc(world, OWNER.stack).read().values()  # type: ignore[arg-type]
@@ -247,7 +247,7 @@ def test_a_fleet_that_would_exceed_the_budget_is_refused_before_its_record_is_wr
     enter(monkeypatch, world, dear)
     monkeypatch.setattr("fleet.supervise.from_file", lambda *_, **__: dear)
     monkeypatch.setattr("fleet.environment.from_file", _with_limit)
-    assert fleet([*CREATE]) == 1
+    assert fleet([*CREATE]) == 2
     assert "fleet:dollarsPerHour allows $1" in capsys.readouterr().err
     monkeypatch.setattr("fleet.supervise.from_file", _with_limit)
     run = Run()

@@ -66,21 +66,21 @@ def test_a_folder_below_the_settings_will_do(tpu: Run, project: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "message", "status"),
     [
-        (("plan", "prod"), "error: Pulumi.prod.yaml does not exist (environments: dev)"),
-        (("rehearsal", "run"), "error: the wheel has no package `rehearsal`\n    fix: cd into a clone"),
-        (("builds", "render", "dev"), "error: a build runs a clone of the repository, not a wheel"),
+        (("plan", "prod"), "error: Pulumi.prod.yaml does not exist (environments: dev)", 2),
+        (("rehearsal", "run"), "error: the wheel has no package `rehearsal`\n    fix: cd into a clone", 1),
+        (("builds", "render", "dev"), "error: a build runs a clone of the repository, not a wheel", 1),
     ],
 )
-def test_a_miss_is_one_message(tpu: Run, arguments: tuple[str, ...], message: str) -> None:
+def test_a_miss_is_one_message(tpu: Run, arguments: tuple[str, ...], message: str, status: int) -> None:
     done = tpu(*arguments)
-    assert (done.returncode, message in done.stderr, "Traceback" in done.stderr) == (1, True, False)
+    assert (done.returncode, message in done.stderr, "Traceback" in done.stderr) == (status, True, False)
 
 
 def test_without_settings_the_folder_is_named(tpu: Run, tmp_path: Path) -> None:
     done = tpu("infra", "prices", "dev", cwd=tmp_path)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert f"fix: cd into its folder, or write it in {tmp_path}" in done.stderr
 
 

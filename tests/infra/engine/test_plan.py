@@ -231,7 +231,7 @@ def test_a_plan_that_lacks_a_login_at_google_names_the_command(
 
 
 def test_wrong_settings_ask_pulumi_nothing(pulumi_cli: FakePulumi, capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan", "nowhere"]) == 1
+    assert main(["plan", "nowhere"]) == 2
     assert "\nerror: Pulumi.nowhere.yaml does not exist" in capfd.readouterr().err
     assert pulumi_cli.calls == []
 
@@ -250,7 +250,7 @@ def test_wrong_settings_ask_pulumi_nothing(pulumi_cli: FakePulumi, capfd: pytest
 def test_a_wrong_environment_or_layer_asks_pulumi_nothing(
     line: str, message: str, pulumi_cli: FakePulumi, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["infra", *line.split()]) == 1
+    assert main(["infra", *line.split()]) == 2
     assert capfd.readouterr().err.startswith(f"error: {message}")
     assert pulumi_cli.calls == []
 
@@ -286,7 +286,7 @@ def test_a_budget_refuses_a_plan_and_an_up_before_pulumi_is_asked(
     (tmp_path / "Pulumi.dev.yaml").write_text(yaml.safe_dump(settings))
     with pytest.raises(InfraError, match=r"\$22.45 an hour, fleet:dollarsPerHour allows \$5"):
         plan("dev", tmp_path)
-    assert main(["infra", "up", "dev", "--yes"], tmp_path) == 1
+    assert main(["infra", "up", "dev", "--yes"], tmp_path) == 2
     assert "fix: fewer slices, or a larger fleet:dollarsPerHour" in capfd.readouterr().err
     assert pulumi_cli.calls == []
 

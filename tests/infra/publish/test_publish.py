@@ -169,5 +169,5 @@ def test_an_unknown_environment_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(publishing, "ROOT", tmp_path)
-    assert main(["publish", "nowhere"]) == 1
+    assert main(["publish", "nowhere"]) == 2
     assert capsys.readouterr().err.startswith("error: Pulumi.nowhere.yaml does not exist")

@@ -194,7 +194,7 @@ def test_what_is_wrong_is_one_message_with_the_next_command_and_nothing_is_done(
     else:
         (project / "training" / file).write_text(text)
     before = (project / "Pulumi.dev.yaml").read_bytes()
-    assert main(["publish", "dev", "--lock", "bare"]) == 1
+    assert main(["publish", "dev", "--lock", "bare"]) == (2 if text is None else 1)
     output = capsys.readouterr().err
     assert output.startswith(f"error: {message}")
     assert output.endswith("Nothing was published. Next: tpu publish dev\n")
