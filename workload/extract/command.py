@@ -74,11 +74,12 @@ def _estimate(options: argparse.Namespace) -> int:
     problems += [problem for problem in of_url if placed or problem.path == "--name"]
     problems += _of_format(options)
     extract = config.extract
-    with _of_hosts([*problems, *points.unknown(extract.points), *positions.unknown(extract.positions)]):
+    of_positions = positions.unknown(extract.positions)
+    with _of_hosts([*problems, *points.unknown(extract.points), *of_positions]):
         weights = find(config.model.weights, options.dir)
         arch = weights.arch
     wanted, of_points = points.parse(extract.points, arch)
-    if problems := problems + of_points:
+    if problems := problems + of_points + of_positions:
         raise ConfigError("workload extract", problems)
     names = tuple(tensor.name for tensor in wanted)
     if options.format == pickles.FORMAT:

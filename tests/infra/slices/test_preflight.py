@@ -138,7 +138,7 @@ MIDDLE = "extract.positions = middle: selects no positions"
             "--set extract.positions=middle --set extract.points=resid_pst.3 --point mlp_out", False,
             [MIDDLE, "resid_pst.3: names no point of the model", "--point = mlp_out: requires --format"],
         ),
-        ("--set extract.positions=middle", True, [MIDDLE]),
+        ("--set extract.positions=middle --set extract.points=mlp_out.0", True, [MIDDLE]),
     ],
 )  # fmt: skip
 def test_values_that_no_extraction_takes_are_refused_though_hosts_alone_have_the_weights(
