@@ -53,7 +53,11 @@ def section(name: str) -> str:
 def _items(kind: type, prefix: str) -> Iterator[str]:
     """Yield a table for each list of records of a class, and of their own lists."""
     for key, item in records(kind).items():
-        yield f"## An item of `{prefix}{key}`\n\n{inspect.getdoc(item)}\n\n{_table(item, '')}"
+        about = (inspect.getdoc(item) or "").partition("`: ")[
+            2
+        ]  # behind the list's name, which the title has
+        lead = f"{about[0].upper()}{about[1:]}\n\n" if about else ""
+        yield f"## An item of `{prefix}{key}`\n\n{lead}{_table(item, '')}"
         yield from _items(item, f"{prefix}{key}[].")
 
 
