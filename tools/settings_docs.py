@@ -80,8 +80,7 @@ def type_name(hint: Any) -> str:
         return type_name(next(choice for choice in get_args(hint) if choice is not type(None)))
     if get_origin(hint) is tuple:
         record = record_of(hint)
-        plural = record and f"{record.__name__.removesuffix('Settings').lower()}s"
-        return f"list of {plural or type_name(get_args(hint)[0])}"
+        return f"list of {'items' if record else type_name(get_args(hint)[0])}"
     return NOUNS.get(hint, "keys with text").removeprefix("a ")
 
 
