@@ -101,10 +101,10 @@ def default_of(item: Field[Any]) -> str:
 
 def workload(module: str) -> str:
     """Return all settings of a program, whose config is `Config` of `module`."""
-    return table(("setting", "default", "meaning and rule"), _rows(import_module(module).Config))
+    return table(("setting", "default", "meaning", "rule"), _rows(import_module(module).Config))
 
 
-def _rows(kind: type, prefix: str = "") -> Iterator[tuple[str, str, str]]:
+def _rows(kind: type, prefix: str = "") -> Iterator[tuple[str, str, str, str]]:
     hints, comments = get_type_hints(kind), _comments(kind)
     for entry in fields(kind):
         hint = hints[entry.name]
@@ -118,9 +118,9 @@ def _rows(kind: type, prefix: str = "") -> Iterator[tuple[str, str, str]]:
         default = default if entry.default is MISSING else entry.default
         shown = json.dumps(list(default) if isinstance(default, tuple) else default)
         rule: Rule | None = entry.metadata.get("rule")
-        about = "; ".join(filter(None, (comments[entry.name], rule.text if rule else "")))
         required = entry.default is entry.default_factory
-        yield f"`{prefix}{entry.name}`", "required" if required else f"`{shown}`", about
+        default = "**required**" if required else f"`{shown}`"
+        yield f"`{prefix}{entry.name}`", default, comments[entry.name], rule.text if rule else ""
         yield from chain.from_iterable(tables)
 
 

@@ -45,7 +45,7 @@ class DataConfig:
     # several folders, instead of `path`: [{path = "chats", weight = 3}, {path = "text", weight = 1}]
     sources: tuple[SourceConfig, ...] = ()
     sequence_length: int = ruled(128, at_least(1))  # tokens of an example
-    # tokens of conversations that count in the loss, "answers" or "all"; "" if there are only documents
+    # tokens of conversations that count in the loss; "" if there are only documents
     loss: str = ruled("", one_of("", "answers", "all"))
 
 

@@ -102,7 +102,7 @@ _ROLES = (
         ("iam.serviceAccounts.create", "iam.serviceAccounts.get", "iam.serviceAccounts.getIamPolicy",
          "iam.serviceAccounts.setIamPolicy", "iam.serviceAccounts.delete"),
     ),
-    act_as(_ACTING.on, "make what runs as the pipeline's accounts"),
+    act_as(_ACTING.on, "create the pipeline's function and jobs"),
     Role(
         "roles/iam.roleAdmin", "create the pipeline's custom roles",
         ("iam.roles.create", "iam.roles.get", "iam.roles.update", "iam.roles.delete", "iam.roles.undelete"),
@@ -137,7 +137,7 @@ _ROLES = (
          "eventarc.operations.get"), setting="on_submit",
     ),
     Role(
-        "roles/serviceusage.serviceUsageAdmin", "make Eventarc's service agent",
+        "roles/serviceusage.serviceUsageAdmin", "create Eventarc's service agent",
         ("serviceusage.services.enable",), setting="on_submit",
     ),
     Role(

@@ -22,7 +22,7 @@ class TeamQuotaSettings:
 
     pool: str = setting("name of an item of gke:tpuPools", rule=rules.RESOURCE_NAME, example="train")
     chips: int = setting(
-        "guaranteed chips, in whole slices of the item; other teams may borrow idle ones",
+        "chips, a multiple of a slice's; other teams may borrow idle ones",
         rule=rules.between(0, 1_000_000),
         example="16",
     )
@@ -41,10 +41,12 @@ class TeamSettings:
     namespace: str | None = setting(
         "Kubernetes namespace of its jobs; default: the team's name", default=None, rule=NAMESPACE
     )
-    members: tuple[str, ...] = setting("who may submit and cancel its jobs", default=(), rule=rules.MEMBER)
+    members: tuple[str, ...] = setting(
+        "users and groups who may submit and cancel its jobs", default=(), rule=rules.MEMBER
+    )
     quota: tuple[TeamQuotaSettings, ...] = setting(
-        "the team's chips by pool. Once any team has a quota, each team has its own queue, and all may "
-        "borrow chips that are in no quota",
+        "guaranteed chips, by pool; once any team has a quota, each team has its own ClusterQueue, and all "
+        "may borrow chips that are in no quota",
         default=(),
     )
     weight: int = setting(
