@@ -50,7 +50,7 @@ class TeamSettings:
         default=(),
     )
     weight: int = setting(
-        "share of borrowed chips: 2 is twice that of a team with 1",
+        "share of the chips that teams borrow: 2 is twice that of a team with 1",
         default=1,
         rule=rules.between(1, 1000),
     )
