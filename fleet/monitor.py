@@ -118,7 +118,8 @@ def _reloaded(
         controller.note(remark, logging.WARNING, f"record {name}")
     if not options.watch:
         controller.note(over_budget(new.settings), logging.WARNING, "refused")
-    over = sorted(fleet.adhoc.keys() - new.adhoc.keys() - new.unread.keys())
+    shown = {member.slice for member in fleet.members}
+    over = sorted(shown & fleet.adhoc.keys() - new.adhoc.keys() - new.unread.keys())
     for name in over:
         why = new.saved.over.get(name, "its record is gone")
         controller.note(f"{name} has ended ({why}); output: {_logs(request, [name])}")

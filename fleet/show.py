@@ -272,16 +272,17 @@ def _ended(observation: Observation) -> list[str]:
         for _, observed in observation.nodes
         if observed.state not in TAKEN_AWAY | GOING
     }
-    by_slice: dict[str, list[Decision]] = {}
-    for decision in observation.decisions:
-        if (decision.zone, decision.node) in billed:
-            by_slice.setdefault(decision.member.slice, []).append(decision)
+    decisions = observation.decisions
+    paid = [item.member.slice for item in decisions if (item.zone, item.node) in billed]
+    by_slice = {
+        name: [item for item in decisions if item.member.slice == name] for name in dict.fromkeys(paid)
+    }
     environment, lines = next(iter(billed.values()), "ENV"), []
     done = [
         several[0].member for several in by_slice.values()
         if all(decision.condition is Condition.DONE for decision in several)
     ]  # fmt: skip
-    stacked = {decision.member.slice for decision in observation.decisions if decision.member.member is None}
+    stacked = {decision.member.slice for decision in decisions if decision.member.member is None}
     if done and {member.slice for member in done} == stacked:
         lines.append(f"all are done, and paid for until they are deleted: tpu down {environment}")
     elif done:

@@ -89,6 +89,19 @@ def test_without_a_terminal_a_line_is_said_where_something_changed_and_once_an_h
     assert "tpu fleet delete" not in output[0]
 
 
+def test_a_fleet_is_done_once_all_of_it_is_and_named_though_others_work() -> None:
+    first, second = fleet(2, zones=1)
+    states = {first: Condition.DONE, second: Condition.RECOVERING}
+
+    def remarks() -> str:
+        decisions = [Decision(member, Action.LEAVE, state, "") for member, state in states.items()]
+        return "\n".join(show.remarks(replace(observation(first), decisions=decisions)))
+
+    assert "all are done" not in remarks()
+    states[second] = Condition.DONE
+    assert f"{first.slice}: all are done, and paid for until they are deleted: tpu fleet delete" in remarks()
+
+
 @pytest.mark.parametrize(("final", "lines"), [(True, 1), (False, 0)])
 def test_a_program_that_failed_for_good_is_said_with_the_next_command(final: bool, lines: int) -> None:
     member = KNOWN[0]
