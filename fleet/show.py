@@ -273,10 +273,8 @@ def _ended(observation: Observation) -> list[str]:
         if observed.state not in TAKEN_AWAY | GOING
     }
     decisions = observation.decisions
-    paid = [item.member.slice for item in decisions if (item.zone, item.node) in billed]
-    by_slice = {
-        name: [item for item in decisions if item.member.slice == name] for name in dict.fromkeys(paid)
-    }
+    paid = dict.fromkeys(item.member.slice for item in decisions if (item.zone, item.node) in billed)
+    by_slice = {name: [item for item in decisions if item.member.slice == name] for name in paid}
     environment, lines = next(iter(billed.values()), "ENV"), []
     done = [
         several[0].member for several in by_slice.values()

@@ -89,17 +89,18 @@ def test_without_a_terminal_a_line_is_said_where_something_changed_and_once_an_h
     assert "tpu fleet delete" not in output[0]
 
 
-def test_a_fleet_is_done_once_all_of_it_is_and_named_though_others_work() -> None:
+def test_a_fleet_is_done_once_all_of_its_members_are() -> None:
     first, second = fleet(2, zones=1)
-    states = {first: Condition.DONE, second: Condition.RECOVERING}
 
-    def remarks() -> str:
-        decisions = [Decision(member, Action.LEAVE, state, "") for member, state in states.items()]
+    def remarks(state: Condition) -> str:
+        decisions = [
+            Decision(first, Action.LEAVE, Condition.DONE, ""), Decision(second, Action.WAIT, state, ""),
+        ]  # fmt: skip
         return "\n".join(show.remarks(replace(observation(first), decisions=decisions)))
 
-    assert "all are done" not in remarks()
-    states[second] = Condition.DONE
-    assert f"{first.slice}: all are done, and paid for until they are deleted: tpu fleet delete" in remarks()
+    assert "all are done" not in remarks(Condition.RECOVERING)
+    deleted = "all are done, and paid for until they are deleted: tpu fleet delete"
+    assert f"{first.slice}: {deleted}" in remarks(Condition.DONE)
 
 
 @pytest.mark.parametrize(("final", "lines"), [(True, 1), (False, 0)])
