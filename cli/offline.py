@@ -23,7 +23,7 @@ from workload.train.config import load
 
 
 def refuse_config(program: Sequence[str], folder: Path | None = None) -> None:
-    """Raise CommandError for a config, of `folder` or packaged, that the trainer would refuse on a paid slice."""
+    """Raise CommandError for a config, of `folder` or packaged, that the trainer would refuse on a slice."""
     if not (training := commands.training(shlex.join(program))):
         return
     own = folder and folder / training.config

@@ -123,6 +123,7 @@ def _end_at_signals(ending: threading.Event) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])  # the trainer starts this with it blocked
 
 
 def _options(arguments: Sequence[str]) -> argparse.Namespace:
@@ -151,6 +152,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     if given.wandb and not PROJECT.fullmatch(given.wandb):
         fix = "e.g. --wandb my-team/my-project"
         problems.append(Problem("--wandb", repr(given.wandb), f"must be {IS_PROJECT}", fix))
+    problems += of_scheme("--offline", given.offline)
     if given.offline and not given.wandb:
         problems.append(Problem("--offline", given.offline, "requires --wandb", "name a project of W&B"))
     elif bool(given.wandb) == bool(given.to):

@@ -4,6 +4,7 @@ Processes rather than threads: an outage there then costs curves only.
 """
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -48,11 +49,15 @@ class Uploader:
         self._patience_s = patience_s
         self._processes: list[subprocess.Popen[bytes]] = []
         for view in _views(url, observe, environment):
-            line = ["upload-curves", url, *view, "--with-parent"]
+            line = [sys.executable, "-m", "workload", "upload-curves", url, *view, "--with-parent"]
+            # It unblocks the signal once it has its handler: a short run ends before.
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
             try:
-                self._processes.append(subprocess.Popen([sys.executable, "-m", "workload", *line]))
+                self._processes.append(subprocess.Popen(line))
             except OSError as error:
                 print(f"curves: not uploaded: {error.strerror}", flush=True)
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def __enter__(self) -> Self:
         return self
