@@ -136,7 +136,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     options.add_argument(
         "--wandb", default="", metavar="PROJECT", help="[ENTITY/]PROJECT of Weights & Biases"
     )
-    text = "write W&B's file there, for `wandb sync`, and send nothing; gs://… or a folder"
+    text = "write W&B's file there at the end, for `wandb sync`, and send nothing"
     options.add_argument("--offline", default="", metavar="FOLDER", help=text)
     text = "group of runs that are shown together (default: the run's name)"
     options.add_argument("--experiment", default="", metavar="NAME", help=text)

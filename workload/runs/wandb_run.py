@@ -40,23 +40,23 @@ class WandbRun:
         Args:
             project: PROJECT or ENTITY/PROJECT.
             url: of the run; its id is derived from it, so that every start continues it.
-            folder: URL or folder for the file, which holds the whole run and replaces an earlier start's;
-                empty: the run is sent.
+            folder: URL or folder for the file, which holds the whole run and replaces an earlier start's: W&B
+                appends what is synced again. Empty: the run is sent.
 
         Raises:
             BoardError: the package is missing, or W&B refuses.
         """
         try:
-            from wandb import Settings, init  # type: ignore[import-not-found]
+            from wandb import Settings, init, teardown  # type: ignore[import-not-found]
         except ImportError:
             raise BoardError("W&B: wandb isn't installed\n    fix: pip install wandb") from None
         self._url, self._folder = url, open_store(folder) if folder else None
         self.name = f"W&B {project}, {url.rpartition('/')[2]}{f', a file in {folder}' if folder else ''}"
         self._rows: dict[int, dict[str, float]] = {}
+        self._teardown = teardown
         self._scratch = tempfile.TemporaryDirectory(prefix="wandb-", ignore_cleanup_errors=True)
         entity, _, name = project.rpartition("/")
-        # Figures of this machine and of this process aren't the run's.
-        quiet = Settings(console="off", silent=True, disable_git=True, save_code=False, x_disable_stats=True)
+        quiet = {"console": "off", "silent": True, "disable_git": True, "save_code": False}
         try:
             self._run = init(
                 entity=entity or None,
@@ -67,7 +67,8 @@ class WandbRun:
                 reinit="finish_previous",
                 mode="offline" if folder else "online",
                 dir=self._scratch.name,
-                settings=quiet,
+                # Figures of this machine and of this process aren't the run's.
+                settings=Settings(**quiet, x_disable_stats=True),
             )
             self._next: int = self._run.step
         except Exception as error:
@@ -81,17 +82,15 @@ class WandbRun:
 
         Raises:
             BoardError: some weren't written.
-            StoreError: the file isn't stored.
         """
         for curve, points in curves.items():
             for step, point in points.items():
                 if step >= self._next:
                     self._rows.setdefault(step, {"_timestamp": point.time_s})[curve] = point.value
         self._log(sorted(self._rows)[:-1])
-        self._store()
 
     def close(self, whole: bool) -> None:
-        """Write the last step, unless another start may add to it (not `whole`), and end.
+        """Write the last step, unless another start may add to it (not `whole`); end, and store the file.
 
         Raises:
             BoardError: it isn't written.
@@ -101,19 +100,16 @@ class WandbRun:
             self._log(sorted(self._rows))
         with self._reporting("ended"):
             self._run.finish()
-        self._store()
+            self._teardown()  # returns once the file is written, which `finish` may not
+            files = [path.read_bytes() for path in Path(self._scratch.name).glob("wandb/*/*.wandb")]
+        if self._folder and self._next:
+            self._folder.write(file_of(self._url), files[0])
 
     def _log(self, steps: list[int]) -> None:
         with self._reporting("written to"):
             for step in steps:
                 self._run.log(self._rows.pop(step), step=step)
                 self._next = step + 1
-
-    def _store(self) -> None:
-        """Store W&B's file, which it writes every 15 s and at the end."""
-        if self._folder and self._next:
-            for file in Path(self._scratch.name).glob("wandb/offline-run-*/*.wandb"):
-                self._folder.write(file_of(self._url), file.read_bytes())
 
     @contextmanager
     def _reporting(self, verb: str) -> Iterator[None]:

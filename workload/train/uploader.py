@@ -17,7 +17,6 @@ from workload.runs import wandb_run
 from workload.train.config import ObserveConfig
 
 _PATIENCE_S = 10.0  # for the points of the last minute; a preempted host has 30 s in all
-_FILE_EVERY_S = 600  # W&B's file is stored whole, as a new version of the object
 
 
 def require_packages(observe: ObserveConfig) -> None:
@@ -92,8 +91,8 @@ def _views(url: str, observe: ObserveConfig, environment: Mapping[str, str]) -> 
         return
     reason = "$WANDB_MODE is offline" if offline else "there is no $WANDB_API_KEY"
     print(
-        f"curves: {reason}: nothing is sent to W&B, its file is kept in {url}/wandb\n"
+        f"curves: {reason}: nothing is sent to W&B; this start's end writes its file into {url}/wandb\n"
         f"    later: {wandb_run.again(url, observe.wandb)}",
         flush=True,
     )
-    yield [*view, "--offline", f"{url}/wandb", "--every-s", str(_FILE_EVERY_S)]
+    yield [*view, "--offline", f"{url}/wandb"]

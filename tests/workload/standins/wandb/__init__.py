@@ -53,15 +53,24 @@ class _Run:
         self._row |= {"_step": step, **row}
 
     def finish(self):
-        """Write the last step."""
+        """Let the service write the last step."""
         _fail("finish")
-        self._commit()
+        _finished.append(self)
 
     def _commit(self):
         if self._row:
             with self._file.open("a") as file:
                 file.write(json.dumps(self._row) + "\n")
         self._row = {}
+
+
+_finished: list[_Run] = []
+
+
+def teardown():
+    """Wait for the service, which writes what it has."""
+    while _finished:
+        _finished.pop()._commit()
 
 
 def _fail(call):
