@@ -80,11 +80,11 @@ class Package:
     def synced(self, file: Path) -> list[tuple[int, Numbers]]:
         assert not self._server.histories
         environment = {**os.environ, "WANDB_API_KEY": KEY}
-        line = [self._program, "sync", file.parent]
-        done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=HANG_S)
+        line, cwd = [self._program, "sync", file.parent], file.parent.parent  # it leaves logs there
+        done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=HANG_S, cwd=cwd)
         assert done.returncode == 0, done.stdout + done.stderr
-        (run,) = self._server.histories
-        return rows("\n".join(self._server.histories[run]).encode())
+        assert self._server.histories, done.stdout + done.stderr
+        return self.sent(str(file.parents[2]))
 
 
 @pytest.fixture(name="wandb", params=["stand-in", pytest.param("package", marks=pytest.mark.prove)])
