@@ -17,7 +17,7 @@ from tests.workload import wandb_server
 from tests.workload.slice import RunFolder, command, train
 from workload.__main__ import main as workload
 from workload.errors import BoardError, ConfigError
-from workload.runs import wandb_run
+from workload.runs import curves, wandb_run
 from workload.runs.curves import main
 from workload.runs.metrics import begin_line, line
 from workload.runs.store import FolderStore, open_store
@@ -187,15 +187,17 @@ def test_the_file_is_the_whole_run_by_its_last_starts_and_replaces_the_one_befor
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", storage_url)
     run, folder = tmp_path / "tiny", {"folder": str(tmp_path / "w"), "bucket": "gs://bucket/w"}[scheme]
     offline = [str(run), "--wandb", "team/vision", "--once", "--offline", folder]
-    written(run, 0, (1, {"loss": 4.0}), (2, {"loss": 3.0}), state="preempted")
+    monkeypatch.setattr(curves, "MOST_POINTS", 2)  # so that steps and those done again come apart
+    first = [(1, {"loss": 4.0}), (2, {"loss": 3.0}), (3, {"loss": 2.0}), (4, {"loss": 1.0})]
+    written(run, 0, *first, state="preempted")
     assert main(offline) == 0
     store = open_store(folder)
-    assert rows(store.read(file_of(str(run)))) == [(1, {"loss": 4.0}), (2, {"loss": 3.0})]
-    written(run, 1, (2, {"loss": 3.5}), (3, {"loss": 2.0}), state="preempted")
+    assert rows(store.read(file_of(str(run)))) == first
+    again = [(2, {"loss": 3.5}), (3, {"loss": 2.5}), (4, {"loss": 1.5}), (5, {"loss": 1.0})]
+    written(run, 1, *again, state="preempted")
     assert main(offline) == 0
     assert store.list("") == [file_of(str(run))]
-    whole = [(1, {"loss": 4.0}), (2, {"loss": 3.5}), (3, {"loss": 2.0})]
-    assert rows(store.read(file_of(str(run)))) == whole
+    assert rows(store.read(file_of(str(run)))) == [first[0], *again]
     assert [(call["mode"], call["resume"]) for call in calls(server)] == [("offline", None)] * 2
 
 
