@@ -39,11 +39,11 @@ def shared_names(settings: Settings, root: Path = ROOT) -> tuple[list[Problem], 
             continue
         for name in sorted(own.keys() & other.keys()):
             path, value = own[name]
-            rule = f"Pulumi.{environment}.yaml ({other[name][0]}) names it too; only one stack can create it"
+            rule = f"Pulumi.{environment}.yaml creates the same resource ({other[name][0]}); only one stack can"
             suggested = f"{value}-{settings.environment}" if value else settings.environment
             fix = (
                 f"write e.g. {suggested.replace('_', '-')}; or, if {settings.environment} is up already, "
-                f"rename it in Pulumi.{environment}.yaml"
+                f"change Pulumi.{environment}.yaml"
             )
             problem = Problem(path, shown(value) if value else "(not set)", rule, fix)
             problems.setdefault((path, environment), problem)
