@@ -226,8 +226,8 @@ def policy_count() -> str:
     """Return the README's sentence about the rules."""
     page = "docs/reference/policy.md"
     return (
-        f"Each preview and update checks every resource against [{len(RULES)} rules]({page}); for each rule a "
-        "test\nshows that a violation is reported. The scanner checkov audits the stacks independently."
+        f"Each preview and update checks every resource against [{len(RULES)} rules]({page}); for each rule "
+        "a test\nshows that a violation is reported. The scanner checkov audits the stacks independently."
     )
 
 

@@ -39,7 +39,9 @@ def shared_names(settings: Settings, root: Path = ROOT) -> tuple[list[Problem], 
             continue
         for name in sorted(own.keys() & other.keys()):
             path, value = own[name]
-            rule = f"Pulumi.{environment}.yaml creates the same resource ({other[name][0]}); only one stack can"
+            rule = (
+                f"Pulumi.{environment}.yaml creates the same resource ({other[name][0]}); only one stack can"
+            )
             suggested = f"{value}-{settings.environment}" if value else settings.environment
             fix = (
                 f"write e.g. {suggested.replace('_', '-')}; or, if {settings.environment} is up already, "
