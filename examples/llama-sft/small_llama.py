@@ -1,6 +1,6 @@
 """Write small random weights of Llama's architecture, with a tokenizer of bytes and Llama's chat format.
 
-python examples/llama-sft/small_llama.py FOLDER
+PYTHONPATH=. python examples/llama-sft/small_llama.py FOLDER
 """
 
 import json
@@ -11,6 +11,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from workload.model import Decoder
 from workload.model.architecture import Architecture
+from workload.model.generation import Generation
 
 SPECIALS = ["<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"]
 TEMPLATE = """\
@@ -30,12 +31,10 @@ def main(folder: Path) -> None:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(SPECIALS)
-    size = tokenizer.get_vocab_size()
-    model = Decoder(
-        Architecture(
-            layers=2, d_model=64, heads=4, kv_heads=2, d_ff=192, vocab_size=size, rope_theta=500_000.0
-        )
+    sizes = Architecture(
+        layers=2, d_model=64, heads=4, kv_heads=2, d_ff=192, vocab_size=tokenizer.get_vocab_size()
     )
+    model = Decoder(sizes, generation=Generation(longest=8192))
     model.export(folder, "float32")
     tokenizer.save(str(folder / "tokenizer.json"))
     config = {"bos_token": "<|begin_of_text|>", "eos_token": "<|eot_id|>", "chat_template": TEMPLATE}
