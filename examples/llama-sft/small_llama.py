@@ -11,7 +11,6 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from workload.model import Decoder
 from workload.model.architecture import Architecture
-from workload.model.generation import Generation
 
 SPECIALS = ["<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"]
 TEMPLATE = """\
@@ -34,8 +33,7 @@ def main(folder: Path) -> None:
     sizes = Architecture(
         layers=2, d_model=64, heads=4, kv_heads=2, d_ff=192, vocab_size=tokenizer.get_vocab_size()
     )
-    model = Decoder(sizes, generation=Generation(longest=8192))
-    model.export(folder, "float32")
+    Decoder(sizes).export(folder, "float32")
     tokenizer.save(str(folder / "tokenizer.json"))
     config = {"bos_token": "<|begin_of_text|>", "eos_token": "<|eot_id|>", "chat_template": TEMPLATE}
     (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2))
