@@ -130,7 +130,9 @@ def test_what_a_page_tries_on_this_machine_does_what_it_says(name: str, tmp_path
 
 
 @pytest.fixture
-def start(storage_url: str, tmp_path: Path) -> Start:
+def start(storage_url: str, tmp_path: Path) -> Iterator[Start]:
+    started: list[subprocess.Popen[str]] = []
+
     def start(steps: int) -> list[subprocess.Popen[str]]:
         """Start the workers of a run that saves to the bucket."""
         shared = {
@@ -144,14 +146,18 @@ def start(storage_url: str, tmp_path: Path) -> Start:
             "JAX_PLATFORMS": "cpu",
         }
         line = [sys.executable, str(ROOT / "examples/own-model/train.py")]
-        return [
+        workers = [
             subprocess.Popen(
                 line, env={**shared, "WORKER_ID": str(worker)}, stdout=subprocess.PIPE, text=True
             )
             for worker in range(WORKERS)
         ]
+        started.extend(workers)
+        return workers
 
-    return start
+    yield start
+    for worker in started:
+        worker.kill()
 
 
 @pytest.mark.prove
