@@ -43,15 +43,15 @@ SCENARIO = Scenario(
         step.same("reference", "interrupted"),
         step.start(
             "own-model",
-            "tpu run dev examples/own-model --name own-model --slice v6e-16 --env STEPS=400 --stop-when-done --yes",
+            "tpu run dev examples/own-model --name own-model --slice v6e-16 --env STEPS=800 --stop-when-done --yes",
         ),
         step.logged(NODE, 4, prints="4 devices, from step 0$"),
         # The save before it is complete.
-        step.logged(NODE, 4, prints=r"step [4-9]\d of 400"),
+        step.logged(NODE, 4, prints=r"step [4-9]\d of 800"),
         step.preempt(NODE, "power-loss", run="own-model"),
         step.stop(
             "own-model",
-            prints=r"(?s)from step [1-9]\d.*step 400 of 400.*own-model: done after.*its slice is deleted",
+            prints=r"(?s)from step [1-9]\d.*step 800 of 800.*own-model: done after.*its slice is deleted",
             wait=True,
             timeout_s=1800,
         ),
