@@ -38,6 +38,14 @@ def commands() -> str:
     )
 
 
+def listing(*paths: str) -> str:
+    """Return YAML files of the checkout as blocks of code, each below its name."""
+    files = [ROOT / path for path in paths]
+    return "\n\n".join(
+        f"`{file.name}`:\n\n```yaml\n{file.read_text(encoding='utf-8').rstrip()}\n```" for file in files
+    )
+
+
 def held_out() -> str:
     """Return the forecasts of published runs that preflight's method has not seen."""
     method = roofline.method()
