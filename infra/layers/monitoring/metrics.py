@@ -140,7 +140,7 @@ def filter_of(metric: LogMetric, settings: Settings) -> str:
 def of_hosts(settings: Settings) -> str:
     """Return the filter of this environment's hosts, by their bucket.
 
-    Those that booted from an earlier bundle tell no bucket until they boot again: they count in every environment.
+    Those of an earlier bundle tell no bucket until they boot again: they count in every environment.
     """
     bucket = settings[StorageSettings].bucket_name
     return f'(labels.bucket="{bucket}" OR NOT labels.bucket:*)'

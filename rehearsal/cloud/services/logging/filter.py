@@ -1,4 +1,4 @@
-"""Cloud Logging's query language, as far as it is emulated: comparisons, joined by AND, OR, NOT and parentheses.
+"""Cloud Logging's query language, as far as it is emulated: comparisons, AND, OR, NOT and parentheses.
 
 `FIELD = "VALUE"`, `!=`, `:` (has the text), `:*` (is there), `=~` (matches), and of timestamps, severities
 and numbers `<`, `<=`, `>`, `>=`. Of a list one element is enough. NOT binds first, then OR, then AND. What

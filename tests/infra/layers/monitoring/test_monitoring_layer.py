@@ -187,7 +187,10 @@ def test_entries_of_another_environment_of_the_project_are_not_counted(
     everything: Recording, metric: str, entry: dict[str, Any], counted: bool
 ) -> None:
     if zone := entry.get("zone"):
-        entry["protoPayload"] = {**TERMINATED, "resourceName": f"projects/my-project/locations/{zone}/nodes/n"}
+        entry["protoPayload"] = {
+            **TERMINATED,
+            "resourceName": f"projects/my-project/locations/{zone}/nodes/n",
+        }
     body = everything.named("gcp:logging/metric:Metric", metric).inputs
     assert (counting.point(body, entry) is not None) == counted
 
