@@ -236,7 +236,7 @@ def alerts() -> str:
         page = f"[{alert.name}](../runbooks/{alert.name}.md)"
         fires = f"{'less' if alert.below else 'more'} than {alert.threshold:g} {alert.unit}"
         rows.append((page, alert.severity, alert.means, fires, f"{alert.low:g} to {alert.high:g}"))
-    head = ("alert", "severity", "means", "fires by", "the number may be")
+    head = ("alert", "severity", "means", "fires by", "allowed thresholds")
     return f"{len(declared)} alerts.\n\n{table(head, rows)}"
 
 
@@ -277,7 +277,7 @@ def outcomes() -> str:
             kinds.setdefault((cell["then"], cell["truth"], cell["mended"]), Counter())[cell["kind"]] += 1
     rows = [(*words, count.total(), ", ".join(sorted(count))) for words, count in sorted(kinds.items())]
     fine = len(_cells()) - sum(count.total() for count in kinds.values())
-    rows.append(("continues", "nothing to mend", "", fine, "all others"))
+    rows.append(("continues", "no action needed", "", fine, "all others"))
     head = ("the controller", "at Google meanwhile", "recovers with", "cells:", "classified as")
     return table(head, rows)
 

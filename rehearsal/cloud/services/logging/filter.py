@@ -49,23 +49,23 @@ def parse(text: str) -> Matches:
     if len(text) > _MAX_CHARACTERS:
         raise bad_request(f"The filter is longer than {_MAX_CHARACTERS} characters.")
     tokens = _tokens(text)
-    conditions = _every(text, tokens)
+    conditions = _terms(text, tokens)
     if tokens:
         raise NotEmulatedError(f"The filter {text!r}")
     return conditions
 
 
-def _every(text: str, tokens: list[str]) -> Matches:
+def _terms(text: str, tokens: list[str]) -> Matches:
     """Take terms off `tokens` until the end, or a closing parenthesis."""
     conditions: list[Matches] = []
     while tokens and tokens[0] != ")":
         if conditions and tokens[0] == "AND":  # without it, too, terms are joined by it
             tokens.pop(0)
-        conditions.append(_some(text, tokens))
+        conditions.append(_alternatives(text, tokens))
     return lambda entry: all(condition(entry) for condition in conditions)
 
 
-def _some(text: str, tokens: list[str]) -> Matches:
+def _alternatives(text: str, tokens: list[str]) -> Matches:
     """Take a term, and those that OR joins to it."""
     conditions = [_term(text, tokens)]
     while tokens[:1] == ["OR"]:
@@ -82,7 +82,7 @@ def _term(text: str, tokens: list[str]) -> Matches:
         return lambda entry: not term(entry)
     if tokens[:1] == ["("]:
         tokens.pop(0)
-        inner = _every(text, tokens)
+        inner = _terms(text, tokens)
         if tokens[:1] == [")"]:
             tokens.pop(0)
             return inner
