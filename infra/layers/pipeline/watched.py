@@ -15,7 +15,7 @@ def _schedule(settings: Settings) -> str:
 
 _BATCHES_FAILED = LogMetric(
     name="batches-failed",
-    about="Spark batches that failed, or were ended",
+    about="Spark batches that failed or were cancelled",
     resource=FUNCTION,
     filter='jsonPayload.event="pipeline_batch"',
     own=_function,
@@ -23,7 +23,7 @@ _BATCHES_FAILED = LogMetric(
 )
 _RUNS_FAILED = LogMetric(
     name="runs-failed",
-    about="runs of the pipeline that failed, or that its function couldn't advance",
+    about="pipeline runs that failed, or that the function couldn't advance",
     resource=FUNCTION,
     filter='jsonPayload.event:"pipeline_" AND severity>=ERROR',
     own=_function,
@@ -31,7 +31,7 @@ _RUNS_FAILED = LogMetric(
 )
 _SWEEPS_FAILED = LogMetric(
     name="sweeps-failed",
-    about="calls of a scheduled job that failed: the pipeline's sweep",
+    about="failed sweeps of the pipeline",
     resource=SCHEDULE,
     filter="severity>=ERROR",
     own=_schedule,
@@ -48,14 +48,14 @@ def _sweeps(settings: Settings, _: float) -> str:
 ALERTS = (
     Alert(
         name="batch-failed",
-        means="a Spark batch failed, was cancelled or ran out of its time",
+        means="a Spark batch failed, was cancelled or exceeded its time limit",
         severity="ERROR",
         conditions={"batches failed": Count(_BATCHES_FAILED, by=("batch",))},
-        threshold=0, low=0, high=1000, unit="batches in 5 min",
+        threshold=0, low=0, high=1000, unit="failed batches in 5 min",
     ),
     Alert(
         name="pipeline-failed",
-        means="a run of the pipeline failed, or its sweeps do",
+        means="a pipeline run failed, or sweeps fail",
         severity="ERROR",
         conditions={
             "runs failed": Count(_RUNS_FAILED, by=("outcome",)),
