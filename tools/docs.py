@@ -300,7 +300,7 @@ def outcomes() -> str:
             kinds.setdefault((cell["then"], cell["truth"], cell["mended"]), Counter())[cell["kind"]] += 1
     rows = [(*words, count.total(), ", ".join(sorted(count))) for words, count in sorted(kinds.items())]
     fine = len(_cells()) - sum(count.total() for count in kinds.values())
-    rows.append(("continues", "nothing to mend", "", fine, "all others"))
+    rows.append(("continues", "no action needed", "", fine, "all others"))
     head = ("the controller", "at Google meanwhile", "recovers with", "cells:", "classified as")
     return table(head, rows)
 
