@@ -38,6 +38,14 @@ def commands() -> str:
     )
 
 
+def listing(*paths: str) -> str:
+    """Return YAML files of the checkout as blocks of code, each below its name."""
+    files = [ROOT / path for path in paths]
+    return "\n\n".join(
+        f"`{file.name}`:\n\n```yaml\n{file.read_text(encoding='utf-8').rstrip()}\n```" for file in files
+    )
+
+
 def held_out() -> str:
     """Return the forecasts of published runs that preflight's method has not seen."""
     method = roofline.method()
@@ -292,7 +300,7 @@ def outcomes() -> str:
             kinds.setdefault((cell["then"], cell["truth"], cell["mended"]), Counter())[cell["kind"]] += 1
     rows = [(*words, count.total(), ", ".join(sorted(count))) for words, count in sorted(kinds.items())]
     fine = len(_cells()) - sum(count.total() for count in kinds.values())
-    rows.append(("continues", "nothing to mend", "", fine, "all others"))
+    rows.append(("continues", "no action needed", "", fine, "all others"))
     head = ("the controller", "at Google meanwhile", "recovers with", "cells:", "classified as")
     return table(head, rows)
 

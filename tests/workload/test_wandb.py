@@ -53,7 +53,7 @@ def _server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 class StandIn:
-    """What the stand-in's W&B has, and what a file for `wandb sync` brings there."""
+    """The runs that the stand-in's W&B has, and the rows that `wandb sync` brings there from a file."""
 
     def __init__(self, server: Path):
         self._server = server
@@ -302,13 +302,13 @@ def test_a_files_place_that_cant_be_written_is_refused(offline: str, tmp_path: P
 
 def preempted_at(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
     """Let a notice come during a step."""
-    reached, asked = Preemption.reached, 0
+    reached, calls = Preemption.reached, 0
 
     def noticed(preemption: Preemption) -> bool:
-        nonlocal asked
+        nonlocal calls
         stops = reached(preemption)
-        asked += 1
-        if asked == step - 1:
+        calls += 1
+        if calls == step - 1:
             os.kill(os.getpid(), signal.SIGTERM)
         return stops
 

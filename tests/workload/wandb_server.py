@@ -28,8 +28,8 @@ class Server:
         if match := _STREAM.fullmatch(request.path):
             return self._streamed((match[1], match[2], match[3]), json.loads(request.body))
         if request.path == "/graphql":
-            asked = json.loads(request.body)
-            return Reply(body={"data": self._data(asked["query"], asked.get("variables") or {})})
+            posted = json.loads(request.body)
+            return Reply(body={"data": self._data(posted["query"], posted.get("variables") or {})})
         return Reply()
 
     def _streamed(self, run: tuple[str, str, str], body: dict[str, Any]) -> Reply:
