@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import described, spread
-from benchmarks.model import CONFIG, make_tokens
 from tests.rehearsal.cloud.storage.storage_front import PROJECT, Front
+from workload.data.prepare import prepare
 from workload.train import config as configs
 from workload.train.interval import STALL_SHARE
 
@@ -70,6 +70,15 @@ class Bench:
         """Empty the compilation cache."""
         for name in self.sizes("compilation-cache/"):
             self.front.request("DELETE", f"b/{BUCKET}/o/{name.replace('/', '%2F')}")
+
+
+CONFIG = Path(__file__).with_name("small.toml")
+
+
+def make_tokens(out: Path) -> None:
+    """Token files of Python's own sources, about a megabyte of real text."""
+    library = Path(os.__file__).parent
+    prepare([library / "email", library / "asyncio"], out)
 
 
 @contextmanager
