@@ -57,7 +57,8 @@ def parse(text: str) -> Matches:
             raise NotEmulatedError(f"The filter {text!r}")
         field, comparison, value = tokens[:3]
         del tokens[:3]
-        conditions.append(_condition(text, field, comparison, _unquoted(value)))
+        value = re.sub(r"\\(.)", r"\1", value[1:-1]) if value.startswith('"') else value
+        conditions.append(_condition(text, field, comparison, value))
     return lambda entry: all(condition(entry) for condition in conditions)
 
 
@@ -71,10 +72,6 @@ def _tokens(text: str) -> list[str]:
         tokens.append(token[1] or token[2] or token[3])
         at = token.end()
     return tokens
-
-
-def _unquoted(value: str) -> str:
-    return re.sub(r"\\(.)", r"\1", value[1:-1]) if value.startswith('"') else value
 
 
 def _condition(text: str, field: str, comparison: str, value: str) -> Matches:
