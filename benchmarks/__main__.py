@@ -40,10 +40,6 @@ COMMANDS = {
         "benchmarks.writer:measure",
         "E9: processor time a GB of shards written to memory, by part, beside safetensors; 10 s.",
     ),
-    "capture": (
-        "benchmarks.capture:measure",
-        "E8: tokens a second of extraction, beside transformers' hooks, TransformerLens, nnsight; 20 min.",
-    ),
     "preprocess": (
         "benchmarks.preprocess:measure",
         "tokens a second and core from text to token files, beside datatrove and Dolma; 10 min.",

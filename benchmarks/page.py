@@ -49,11 +49,6 @@ def _maxtext(result: Result) -> list[str]:
     return markdown(head, rows, numbers=(1, *range(3, len(head))))
 
 
-def _rates(result: Result, kind: str = "tokens_per_s") -> list[tuple[str, Result]]:
-    """Return each program's rate, fastest first."""
-    return sorted(result[kind].items(), key=lambda entry: -entry[1]["median"])
-
-
 def _spread(of: Result, spec: str = ",.0f") -> tuple[str, str]:
     """Format median and range."""
     return format(of["median"], spec), f"{of['min']:{spec}} to {of['max']:{spec}}"
@@ -123,17 +118,6 @@ def _activation_extract(result: Result) -> list[str]:
         for name, seconds in stored["seconds"].items()
     ]
     return markdown((arrays, "seconds, median", "range", "MB", "ours is faster by"), rows, range(1, 5))
-
-
-def _capture(result: Result) -> list[str]:
-    documents = f"{result['tokens']:,} tokens in {result['documents']} documents"
-    faster = result["ours_is_faster_by"]
-    rows = [
-        (name, *_spread(rate), f"{result['padding'][name]:.1%}", _times(faster.get(name, 1.0)))
-        for name, rate in _rates(result)
-    ]
-    head = documents, "tokens/s, median", "range", "padding", "ours is faster by"
-    return markdown(head, rows, range(1, 5))
 
 
 def _preprocess(result: Result) -> list[str]:
@@ -209,7 +193,6 @@ TABLES: dict[str, Callable[[Result], list[str]]] = {
     "loader": _loader,
     "restarts": _restarts,
     "extraction": lambda result: [*_extraction(result), "", *_activation_extract(result)],
-    "capture": _capture,
     "preprocess": _preprocess,
     "queue": _queue,
     "queue-StrictFIFO": _queue,
