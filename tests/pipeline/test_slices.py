@@ -72,14 +72,6 @@ class Slices(Pipeline):
         assert record is not None
         return record
 
-    def trained(self) -> str:
-        """Bring a run to its training."""
-        run = self.google.submit()
-        self.sweep()
-        self.google.move("SUCCEEDED")
-        self.sweep()
-        return run
-
     @property
     def nodes(self) -> list[str]:
         """Return the living nodes that aren't of the settings' file."""
@@ -152,9 +144,7 @@ def test_a_program_that_failed_for_good_is_an_outcome_with_its_reason(pipeline: 
 def test_a_slice_that_google_refuses_is_an_outcome_and_its_retry_tries_again(
     pipeline: Slices, failure: Failure, outcome: str
 ) -> None:
-    run = pipeline.google.submit()
-    pipeline.sweep()
-    pipeline.google.move("SUCCEEDED")
+    run = pipeline.processed()
     pipeline.cloud.failure = failure
     pipeline.sweep(3)
     record = pipeline.record(run)
@@ -256,9 +246,7 @@ def _expire(pipeline: Slices) -> None:
 def test_a_start_that_dies_before_it_is_recorded_makes_no_second_slice(
     pipeline: Slices, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = pipeline.google.submit()
-    pipeline.sweep()
-    pipeline.google.move("SUCCEEDED")
+    run = pipeline.processed()
     original = SliceTrainer.start
 
     def dies(trainer: SliceTrainer, of: Any) -> None:
@@ -316,9 +304,7 @@ def test_two_calls_that_start_training_at_once_write_one_record(
     pipeline: Slices, monkeypatch: pytest.MonkeyPatch, lost: bool
 ) -> None:
     """Another call, or this one whose answer is lost."""
-    run = pipeline.google.submit()
-    pipeline.sweep()
-    pipeline.google.move("SUCCEEDED")
+    run = pipeline.processed()
     original, met = pipeline.cloud.write, list[str]()
 
     def write(name: str, text: str, generation: int) -> int:
@@ -340,9 +326,7 @@ def test_two_calls_that_start_training_at_once_write_one_record(
 def test_a_controllers_bucket_that_refuses_is_an_outcome(
     pipeline: Slices, monkeypatch: pytest.MonkeyPatch, kind: Kind, outcome: str
 ) -> None:
-    run = pipeline.google.submit()
-    pipeline.sweep()
-    pipeline.google.move("SUCCEEDED")
+    run = pipeline.processed()
     message = "tpu-pipeline-run@p does not have storage.objects.create access"
 
     def write(name: str, text: str, generation: int) -> int:

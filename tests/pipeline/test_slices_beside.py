@@ -25,9 +25,7 @@ from tests.virtual_time import replace_time
 def test_beside_a_monitor_the_function_only_observes(
     pipeline: Slices, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = pipeline.google.submit()
-    pipeline.sweep()
-    pipeline.google.move("SUCCEEDED")
+    run = pipeline.processed()
     events: list[str] = []
     leaders = set[str]()
 

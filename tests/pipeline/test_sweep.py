@@ -251,9 +251,7 @@ def test_an_outage_is_outlived_for_a_quarter_of_an_hour(
 
 def test_shards_are_compared_a_part_at_a_time(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shards_module, "_CHUNK", 100)  # each shard is read in two parts
-    run = pipeline.google.submit()
-    pipeline.sweep()
-    pipeline.google.move("SUCCEEDED", shards=40)
+    run = pipeline.processed(shards=40)
     original = pipeline.client.blocks
 
     def slow(url: str, size: int) -> Any:
@@ -277,9 +275,7 @@ def test_a_manifest_that_changes_meanwhile_is_compared_from_the_start(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pipeline.sweep.CHECK_S", 0.0)
-    run = pipeline.google.submit()
-    pipeline.sweep()
-    pipeline.google.move("SUCCEEDED", shards=20)
+    run = pipeline.processed(shards=20)
     pipeline.client.blocks = _ticking(pipeline)  # type: ignore[method-assign]
     pipeline.sweep()
     assert pipeline.record(run)["checked"] == 8
@@ -312,9 +308,7 @@ def _ticking(pipeline: Pipeline) -> Any:
 def test_shards_that_arent_as_their_manifest_says_are_invalid(
     pipeline: Pipeline, spoil: tuple[str, bytes | None], why: str
 ) -> None:
-    run = pipeline.google.submit()
-    pipeline.sweep()
-    pipeline.google.move("SUCCEEDED")
+    run = pipeline.processed()
     name, content = f"tokens/{run}/0123abcd/{spoil[0]}", spoil[1]
     if content is None:
         del pipeline.google.objects[BUCKET, name]
@@ -328,9 +322,7 @@ def test_shards_that_arent_as_their_manifest_says_are_invalid(
 
 
 def test_many_wrong_shards_are_counted(pipeline: Pipeline) -> None:
-    run = pipeline.google.submit()
-    pipeline.sweep()
-    pipeline.google.move("SUCCEEDED", shards=8)
+    run = pipeline.processed(shards=8)
     for number in range(8):
         del pipeline.google.objects[BUCKET, f"tokens/{run}/0123abcd/tokens-{number:05d}.bin"]
     pipeline.sweep()
@@ -339,9 +331,7 @@ def test_many_wrong_shards_are_counted(pipeline: Pipeline) -> None:
 
 def test_a_folder_of_shards_by_another_name_than_sparks_is_passed_over(pipeline: Pipeline) -> None:
     """Hosts may write there, and the folder becomes a word of the training command."""
-    run = pipeline.google.submit()
-    pipeline.sweep()
-    pipeline.google.move("SUCCEEDED")
+    run = pipeline.processed()
     pipeline.google.put(BUCKET, f"tokens/{run}/x --set train.steps=1/_READY", b"{}")
     pipeline.sweep()
     assert pipeline.record(run)["folder"] == f"tokens/{run}/0123abcd"
@@ -450,9 +440,7 @@ def test_a_fault_of_one_run_stops_no_other(
 
 
 def test_submissions_that_cannot_be_listed_stop_no_run(pipeline: Pipeline) -> None:
-    run = pipeline.google.submit()
-    pipeline.sweep()
-    pipeline.google.move("SUCCEEDED")
+    run = pipeline.processed()
     message = "tpu-pipeline-run@p does not have storage.objects.list access to the bucket"
     pipeline.google.faults = [Fault("matchGlob=.*_SUBMIT", 403, message)]
     pipeline.google.now_s += SUBMISSIONS_S
