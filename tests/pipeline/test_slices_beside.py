@@ -109,8 +109,7 @@ def test_a_run_whose_slice_cant_be_seen_tells_it_and_is_still_ended(
 
     with monkeypatch.context() as patched:
         patched.setattr(pipeline.cloud, "observe", blind)
-        pipeline.sweep(4)
-        record = pipeline.record(run)
+        record = pipeline.swept(run, 4)
         assert record["outcome"] == "running"
         assert denied in record["why"]
         assert f"it needs {role}" in record["why"]

@@ -48,8 +48,7 @@ def test_shards_are_trained_on_once(kind: str) -> None:
     assert name == (f"tokens-{run}" if kind == "jobset" else run)
     assert pipeline.record(run) == record, "a look writes nothing"
     ends(pipeline, fine=True)
-    pipeline.sweep()
-    record = pipeline.record(run)
+    record = pipeline.swept(run)
     assert record["outcome"] == "trained"
     if kind == "vertex":
         assert not {"training_usd", "actual_usd"} & record.keys(), "its price isn't known"
@@ -60,8 +59,7 @@ def test_training_that_fails_for_good_is_an_outcome_with_the_reason(kind: str) -
     pipeline = Pipeline(known(kind))
     run = pipeline.trained()
     ends(pipeline, fine=False)
-    pipeline.sweep()
-    record = pipeline.record(run)
+    record = pipeline.swept(run)
     assert record["outcome"] == "training_failed"
     if kind == "jobset":
         assert record["why"] == "the job failed: worker 1 exited with 1"
@@ -91,8 +89,7 @@ def test_a_death_at_the_start_doubles_nothing(kind: str, pattern: dict[str, str]
     pipeline.sweep(2)
     assert len(names(pipeline)) == 1
     ends(pipeline, fine=True)
-    pipeline.sweep()
-    assert pipeline.record(run)["outcome"] == "trained"
+    assert pipeline.swept(run)["outcome"] == "trained"
 
 
 @pytest.mark.parametrize("kind", ["jobset", "vertex"])
@@ -113,8 +110,7 @@ def test_training_that_takes_too_long_is_ended(kind: str) -> None:
     run = pipeline.trained()
     pipeline.sweep(1, minutes=119)
     assert pipeline.record(run)["outcome"] == "running"
-    pipeline.sweep(2)
-    record = pipeline.record(run)
+    record = pipeline.swept(run, 2)
     assert (record["outcome"], record["next"]) == ("train_hours", f"tpu pipeline retry dev {run}")
     assert record["why"] == "training took longer than 2 h, and was ended"
     assert pipeline.google.jobsets == {}
@@ -134,8 +130,7 @@ def test_a_cancellation_ends_training(kind: str, recorded: bool) -> None:
     else:
         pipeline.sweep()
     pipeline.sweeps.store.request(run, "cancel", "ann@laptop")
-    pipeline.sweep(2)
-    record = pipeline.record(run)
+    record = pipeline.swept(run, 2)
     assert (record["outcome"], record["why"]) == ("cancelled", "ann@laptop cancelled the run")
     assert pipeline.google.jobsets == {}
     assert all(job["state"] == "JOB_STATE_CANCELLED" for job in pipeline.google.jobs)
@@ -148,8 +143,7 @@ def test_training_that_somebody_ended_is_a_cancelled_run(kind: str) -> None:
     pipeline.google.jobsets.clear()
     for job in pipeline.google.jobs:
         job["state"] = "JOB_STATE_CANCELLED"
-    pipeline.sweep()
-    record = pipeline.record(run)
+    record = pipeline.swept(run)
     assert record["outcome"] == "cancelled"
     assert record["why"].startswith("training was ended: ")
 
@@ -162,8 +156,7 @@ def test_an_outage_while_training_is_outlived() -> None:
     assert pipeline.record(run)["outcome"] == "running"
     pipeline.google.faults = []
     ends(pipeline, fine=True)
-    pipeline.sweep()
-    assert pipeline.record(run)["outcome"] == "trained"
+    assert pipeline.swept(run)["outcome"] == "trained"
 
 
 def test_another_custom_job_of_the_name_isnt_the_pipelines() -> None:

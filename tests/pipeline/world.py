@@ -314,6 +314,11 @@ class Pipeline:
         """Return the record of a run."""
         return self.google.record(run)
 
+    def swept(self, run: str, times: int = 1) -> dict[str, Any]:
+        """Sweep, and return the record of a run."""
+        self.sweep(times)
+        return self.record(run)
+
 
 def _trainer(known: Settings, client: Client) -> Trainer | None:
     from infra.layers.pipeline.settings import PipelineSettings
