@@ -18,16 +18,14 @@ from infra.layers.network.outputs import NetworkOutputs
 from infra.layers.slurm import names
 from infra.layers.slurm.accounts import MungeSecret, SlurmAccounts
 from infra.layers.slurm.firewall import SlurmFirewall
+from infra.layers.slurm.handoff import require_bundles
 from infra.layers.slurm.machines import Controller, Home, LoginNodes
 from infra.layers.slurm.outputs import SlurmOutputs
 from infra.layers.slurm.settings import FILESTORE, SlurmSettings
-from infra.layers.slurm.startup import BUNDLE
 from infra.layers.storage.outputs import StorageOutputs
-from infra.layers.tpu import bundle
 from infra.layers.tpu.outputs import TpuOutputs
 from infra.settings.schema import Settings
 from infra.settings.sources import part
-from infra.slices.settings import TpuSettings
 
 _BESIDE = tuple(f"workload/{name}.py" for name in ("arguments", "errors", "place", "slurm"))
 """What workload.host, which sends a machine's lines to Cloud Logging, imports."""
@@ -66,9 +64,7 @@ def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]
     """Declare accounts, munge's secret, ports, the controller and the login nodes; slices are the fleet's."""
     provider, desired = providers["gcp"], settings[SlurmSettings]
     opts = pulumi.ResourceOptions(provider=provider)
-    published = upstream.known(StorageOutputs, "bucket_name")
-    bundle.require(settings, [settings[TpuSettings].bundle], published, provider)
-    bundle.require(settings, [desired.bundle], published, provider, BUNDLE.key)
+    require_bundles(settings, upstream.known(StorageOutputs, "bucket_name"), provider)
     # Read all outputs first: a missing layer is reported before anything is created.
     bucket = upstream.read(StorageOutputs, settings).bucket_name
     network = upstream.read(NetworkOutputs, settings)
