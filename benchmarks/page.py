@@ -67,24 +67,6 @@ def _saves(result: Result) -> list[str]:
     return markdown(("", "goal", "median", "range"), rows, range(1, 4))
 
 
-def _loader(result: Result) -> list[str]:
-    goal = result["goal_times_needed"]
-    rows = [(name, goal, f"{times:,.0f}") for name, times in result["times_needed"].items()]
-    return markdown(("what the chips of a host take", "goal, times", "slowest run, times"), rows, (1, 2))
-
-
-def _restarts(result: Result) -> list[str]:
-    titles = {
-        "first_step_s": "from the start of the process to the end of its first step",
-        "compile_s": "of it tracing and compiling, or reading",
-    }
-    rows = []
-    for key, title in titles.items():
-        spreads = (_spread(result[key][kind], ".1f") for kind in ("without", "with"))
-        rows.append((title, *(f"{median} ({extent})" for median, extent in spreads)))
-    return markdown(("seconds, median (range)", "without the compiled step", "with it"), rows, (1, 2))
-
-
 def _extraction(result: Result) -> list[str]:
     goals = result["goals"]
 
@@ -190,8 +172,6 @@ def _queue(result: Result) -> list[str]:
 TABLES: dict[str, Callable[[Result], list[str]]] = {
     "maxtext": _maxtext,
     "saves": _saves,
-    "loader": _loader,
-    "restarts": _restarts,
     "extraction": lambda result: [*_extraction(result), "", *_activation_extract(result)],
     "preprocess": _preprocess,
     "queue": _queue,
