@@ -16,7 +16,7 @@
 #   parity      torch and transformers, for `make prove`. Prints the interpreter
 #   checkov     checkov, for `make prove` and `tpu policy --terraform`. Prints the program
 #   mutants     cosmic-ray, for `python -m tests.proofs mutants`. Prints the program
-#   site        mkdocs-material, for `make site` and `make prove`. Prints the program
+#   site        mkdocs-material, for `make site` and `make test`. Prints the program
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

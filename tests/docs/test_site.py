@@ -7,8 +7,6 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urldefrag
 
-import pytest
-
 from tools.blocks import ROOT
 
 
@@ -41,7 +39,6 @@ def broken(site: Path) -> Iterator[str]:
                 yield f"{path.relative_to(site)}: {link}"
 
 
-@pytest.mark.prove
 def test_the_site_is_built_strictly_and_its_links_lead_somewhere(tmp_path: Path) -> None:
     installed = subprocess.run(
         ["tools/setup.sh", "site"], cwd=ROOT, capture_output=True, text=True, check=True

@@ -41,9 +41,16 @@ _USERS = {"munge": 64001, "slurm": 64030, "ada": 64100}
 
 
 def inside(module: str, *arguments: str) -> str:
-    """Run a module in namespaces of its own; return what it printed."""
+    """Run a module in namespaces of its own, which reach no mirror of Debian; return what it printed."""
+    _archive()
     line = [*NAMESPACES, sys.executable, "-m", module, *arguments]
     return subprocess.run(line, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout
+
+
+def _archive() -> Path:
+    """Return the packages of Slurm as one archive; downloads those that no earlier run has."""
+    packages = debian.locked(ROOT / "tools/slurm/packages.txt")
+    return debian.archive([package for package in packages if package.archive == "slurm"])
 
 
 class Slurmctld:
@@ -80,8 +87,8 @@ class Slurmctld:
 
     @staticmethod
     def _lay(folder: Path) -> None:
-        packages, made = debian.locked(ROOT / "tools/slurm/packages.txt"), folder / "packages"
-        with tarfile.open(debian.archive([item for item in packages if item.archive == "slurm"])) as archive:
+        made = folder / "packages"
+        with tarfile.open(_archive()) as archive:
             archive.extractall(made, filter="tar")
         call(["mount", "-t", "tmpfs", "tmpfs", "/mnt"])
         for path in _COVERED:
