@@ -75,24 +75,20 @@ COMMANDS = {
 """The commands."""
 
 SUBCOMMANDS = {
-    "runs": Part(
-        "cli.runs:runs", "runs of the trainer: list with loss, goodput, cost; show the page of one or two"
-    ),
-    "data": Part("cli.data:data", "text, tokens and weights: into ENV's bucket, or onto its data disk"),
-    "job": Part("cli.job:job", "jobs on a cluster's queue: submit, list, logs, cancel, image"),
+    "runs": Part("cli.runs:runs", "list training runs with loss, goodput and cost; show one or compare two"),
+    "data": Part("cli.data:data", "upload text, tokens and weights to the bucket, or make a data snapshot"),
+    "job": Part("cli.job:job", "manage jobs of a GKE queue: submit, list, logs, cancel, image"),
     "pipeline": Part(
-        "cli.pipeline:pipeline", "from text to a training job: publish, run, status, retry, cost, …"
+        "cli.pipeline:pipeline", "turn text into a training job: publish, run, status, retry, cost, …"
     ),
-    "slurm": Part("cli.slurm:slurm", "jobs of a Slurm cluster: submit, status, cancel, logs, ssh"),
-    "builds": Part("cli.builds:builds", "the layers by Cloud Build: render, submit"),
-    "infra": Part("cli.infra:infra", "one layer at a time; prices, roles, settle"),
-    "fleet": Part("cli.fleet:fleet", "fleets of equal slices: create, delete, deploy, monitor, exec, …"),
+    "slurm": Part("cli.slurm:slurm", "manage jobs of a Slurm cluster: submit, status, cancel, logs, ssh"),
+    "builds": Part("cli.builds:builds", "run layers in Cloud Build: render, submit"),
+    "infra": Part("cli.infra:infra", "manage one layer; print prices and roles; settle after a kill"),
+    "fleet": Part("cli.fleet:fleet", "manage fleets of equal slices: create, delete, monitor, exec, …"),
     "workload": Part(
-        "cli.workload:workload", "programs on hosts: train, extract, data, checkpoints, activations, goodput"
+        "cli.workload:workload", "run a workload program: train, extract, data, checkpoints, goodput, …"
     ),
-    "rehearsal": Part(
-        "cli.rehearsal:rehearsal", "an emulated Google Cloud on this machine: run, shell, up, …"
-    ),
+    "rehearsal": Part("cli.rehearsal:rehearsal", "emulate Google Cloud on this machine: run, shell, up, …"),
 }
 """Programs with commands of their own."""
 

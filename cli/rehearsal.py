@@ -16,7 +16,7 @@ _EPILOG = """\b
 Examples:
   tpu rehearsal run                     the default scenario: four stacks, four hosts, two preemptions
   tpu rehearsal run kills --seed 7      another scenario, with an earlier run's seed
-  tpu rehearsal run my.py --keep      your own; afterwards the world stays up for a look around
+  tpu rehearsal run my.py --keep        your own; the world stays up afterwards
   tpu rehearsal shell                   a shell in the world that is up, or in a fresh one
   tpu rehearsal shell -c 'pulumi preview -s dev'
   tpu rehearsal up; tpu rehearsal status; tpu rehearsal down
@@ -25,8 +25,8 @@ Examples:
 Exit status:
   0 passed   1 the scenario failed   2 wrong command line or scenario   3 no world   130 interrupted
 
-docs/concepts/rehearsal.md lists what is real in there and what is emulated, docs/internals/scenarios.md
-the steps of a scenario.
+docs/concepts/rehearsal.md lists what is real and what is emulated, docs/internals/scenarios.md the steps
+of a scenario.
 """
 _POSITIVE = Positive("is not a positive number")
 _DIR = click.option(

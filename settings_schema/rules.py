@@ -63,5 +63,5 @@ def below(high: float) -> Rule:
 
 def one_of(*choices: str) -> Rule:
     """Require a value in `choices`."""
-    shown = ", ".join(choice or "empty" for choice in choices)
+    shown = ", ".join(choice or '""' for choice in choices)
     return Rule(lambda value: value in choices, f"one of {shown}", choices=choices)

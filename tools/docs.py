@@ -19,7 +19,7 @@ from infra.engine.roles import roles as roles_of
 from infra.google.failures import FOR_PEOPLE, Kind, fix_of
 from infra.layers.monitoring import alerts as alert_table
 from infra.layers.monitoring import metrics as metric_table
-from infra.policy import RULES
+from infra.policy import RULES, Rule
 from infra.settings.spelling import camel_case
 from tools.blocks import ROOT, table
 from workload.model.points import ELSEWHERE, END_POINTS, POINTS
@@ -154,7 +154,7 @@ def price_book() -> str:
         number = sources.index(entry.source) + 1
         rows.append((entry.service, entry.what, entry.unit, "; ".join(shown) or "unknown", state, number))
     listed = (f"{number}. {source}." for number, source in enumerate(sources, 1))
-    return "\n".join([table(("service", "what", "per", "$", "", "source:"), rows), "", *listed])
+    return "\n".join([table(("service", "what", "per", "$", "status", "source:"), rows), "", *listed])
 
 
 def _digits(price: float) -> str:
@@ -186,7 +186,7 @@ def outputs() -> str:
 def roles() -> str:
     """Return the roles to request, in a table for each account."""
     titles = (
-        "A platform engineer, who brings layers up and down:",
+        "A platform engineer, who brings layers up and down (request only the rows of your layers):",
         "An ML engineer:",
         "CI, which publishes and deploys:",
     )
@@ -194,11 +194,18 @@ def roles() -> str:
     for title, account in zip(titles, ACCOUNTS, strict=True):
         rows = []
         for role in roles_of(account):
-            layer = next((layer.name for layer in layers() if role in layer.roles), "")
+            of = (role.name, role.on, role.setting)
+            users = [
+                layer.name
+                for layer in layers()
+                if any((same.name, same.on, same.setting) == of for same in layer.roles)
+            ]
             owner, _, field = role.setting.rpartition(":")
-            only = f"; only with `{owner or layer}:{_setting(field)}`" if field else ""
-            rows.append((f"`{role.name}`", f"the {role.on}", f"{role.why}{only}"))
-        parts.append(f"{title}\n\n{table(('role', 'on', 'for'), rows)}")
+            only = f"; only with `{owner or users[0]}:{_setting(field)}`" if field else ""
+            cells = (f"`{role.name}`", f"the {role.on}", f"{role.why}{only}")
+            rows.append((cells[0], ", ".join(users), *cells[1:]) if account == ACCOUNTS[0] else cells)
+        head = ("role", "layer", "on", "for") if account == ACCOUNTS[0] else ("role", "on", "for")
+        parts.append(f"{title}\n\n{table(head, rows)}")
     return "\n\n".join(parts)
 
 
@@ -212,11 +219,16 @@ def policy_rules() -> str:
     named = sum("CKV" in rule.maps for rule in RULES)
     reasons = len(yaml.safe_load((ROOT / "tests/infra/policy/checkov.yaml").read_text(encoding="utf-8")))
     counted = (
-        f"{len(RULES)} rules, {named} of which name a check of checkov's. Of checkov's own checks {reasons} "
-        "find something in\nthe layers, each with a reason (tests/infra/policy/checkov.yaml)."
+        f"{len(RULES)} rules; {named} of them match checks of checkov. checkov's own checks report {reasons} "
+        "findings in\nthe layers, each accepted with a reason (tests/infra/policy/checkov.yaml)."
     )
-    rows = ((rule.id, rule.about, rule.fix, rule.maps) for rule in RULES)
-    return f"{counted}\n\n{table(('rule', 'what holds', 'declare', 'as'), rows)}"
+    rows = ((rule.id, rule.about, rule.fix, rule.maps) for rule in sorted(RULES, key=_by_id))
+    return f"{counted}\n\n{table(('rule', 'requirement', 'fix', 'same as'), rows)}"
+
+
+def _by_id(rule: Rule) -> tuple[str, int]:
+    letters = rule.id.rstrip("0123456789")
+    return letters, int(rule.id.removeprefix(letters))
 
 
 def policy_count() -> str:
@@ -236,7 +248,7 @@ def alerts() -> str:
         page = f"[{alert.name}](../runbooks/{alert.name}.md)"
         fires = f"{'less' if alert.below else 'more'} than {alert.threshold:g} {alert.unit}"
         rows.append((page, alert.severity, alert.means, fires, f"{alert.low:g} to {alert.high:g}"))
-    head = ("alert", "severity", "means", "fires by", "the number may be")
+    head = ("alert", "severity", "meaning", "default threshold", "allowed")
     return f"{len(declared)} alerts.\n\n{table(head, rows)}"
 
 
@@ -254,7 +266,7 @@ def failures() -> str:
     """Return each kind of failure of a request, with its retries and its fix."""
     rows = []
     for kind in Kind:
-        again = "no, until manual action" if kind in FOR_PEOPLE else "yes, with backoff"
+        again = "no" if kind in FOR_PEOPLE else "yes, with backoff"
         rows.append((kind, "yes, after 60 s" if kind is Kind.STACK else again, fix_of(kind)))
     return table(("failure", "retried", "what to do"), rows)
 

@@ -30,14 +30,14 @@ def table() -> str:
     rows = []
     for grant, choices in every().items():
         permissions = ", ".join(f"`{permission}`" for permission in grant.permissions)
-        role = f"`{grant.role}`" if grant.role else f"its own, of {permissions}"
+        role = f"`{grant.role}`" if grant.role else f"a custom role: {permissions}"
         where = f"{grant.on} `{grant.what}`" if grant.what else grant.on
         where += f", objects below `{grant.folder}/`" if grant.folder else ""
         where += ", in the bucket of the region's functions" if grant.sources else ""
-        rows.append(
-            (grant.who, role, where, f"{grant.why}{_only(choices)}", outcomes.get(grant.named, "not tried"))
-        )
-    return table_of(("account", "role", "on", "for", "without it"), rows)
+        outcome = outcomes.get(grant.named, "not tried")
+        rows.append((grant.who, role, where, grant.why, _only(choices), outcome))
+    rows.sort(key=lambda row: row[0].casefold())
+    return table_of(("account", "role", "on", "for", "only with", "without it"), rows)
 
 
 def removed() -> str:
@@ -75,7 +75,7 @@ def every() -> dict[access.Grant, list[_Choice]]:
 
 
 def _only(choices: list[_Choice]) -> str:
-    """Describe the settings that a grant needs; empty for a grant that always exists."""
+    """Return the settings that a grant needs; empty for a grant that always exists."""
     needed = []
     trainings = list(dict.fromkeys(train for train, _, _ in choices))
     roles = {role for _, role, existing in choices if not existing}
@@ -85,4 +85,4 @@ def _only(choices: list[_Choice]) -> str:
         needed.append(f"`sparkRole: {next(iter(roles))}`")
     if any(role not in roles for _, role, _ in choices):
         needed.append("`existingRawBucket`")
-    return f"; with {' or '.join(needed)}" if needed else ""
+    return " or ".join(needed)

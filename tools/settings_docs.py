@@ -53,7 +53,11 @@ def section(name: str) -> str:
 def _items(kind: type, prefix: str) -> Iterator[str]:
     """Yield a table for each list of records of a class, and of their own lists."""
     for key, item in records(kind).items():
-        yield f"## An item of `{prefix}{key}`\n\n{inspect.getdoc(item)}\n\n{_table(item, '')}"
+        about = (inspect.getdoc(item) or "").partition("`: ")[
+            2
+        ]  # behind the list's name, which the title has
+        lead = f"{about[0].upper()}{about[1:]}\n\n" if about else ""
+        yield f"## An item of `{prefix}{key}`\n\n{lead}{_table(item, '')}"
         yield from _items(item, f"{prefix}{key}[].")
 
 
@@ -76,8 +80,7 @@ def type_name(hint: Any) -> str:
         return type_name(next(choice for choice in get_args(hint) if choice is not type(None)))
     if get_origin(hint) is tuple:
         record = record_of(hint)
-        plural = record and f"{record.__name__.removesuffix('Settings').lower()}s"
-        return f"list of {plural or type_name(get_args(hint)[0])}"
+        return f"list of {'items' if record else type_name(get_args(hint)[0])}"
     return NOUNS.get(hint, "keys with text").removeprefix("a ")
 
 
@@ -98,10 +101,10 @@ def default_of(item: Field[Any]) -> str:
 
 def workload(module: str) -> str:
     """Return all settings of a program, whose config is `Config` of `module`."""
-    return table(("setting", "default", "meaning and rule"), _rows(import_module(module).Config))
+    return table(("setting", "default", "meaning", "rule"), _rows(import_module(module).Config))
 
 
-def _rows(kind: type, prefix: str = "") -> Iterator[tuple[str, str, str]]:
+def _rows(kind: type, prefix: str = "") -> Iterator[tuple[str, str, str, str]]:
     hints, comments = get_type_hints(kind), _comments(kind)
     for entry in fields(kind):
         hint = hints[entry.name]
@@ -115,9 +118,9 @@ def _rows(kind: type, prefix: str = "") -> Iterator[tuple[str, str, str]]:
         default = default if entry.default is MISSING else entry.default
         shown = json.dumps(list(default) if isinstance(default, tuple) else default)
         rule: Rule | None = entry.metadata.get("rule")
-        about = "; ".join(filter(None, (comments[entry.name], rule.text if rule else "")))
         required = entry.default is entry.default_factory
-        yield f"`{prefix}{entry.name}`", "required" if required else f"`{shown}`", about
+        default = "**required**" if required else f"`{shown}`"
+        yield f"`{prefix}{entry.name}`", default, comments[entry.name], rule.text if rule else ""
         yield from chain.from_iterable(tables)
 
 

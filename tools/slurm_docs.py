@@ -38,20 +38,20 @@ _HERE = {
     "network_storage": ("networkStorage", "NFS and buckets; /home comes with the cluster"),
     "node_count_dynamic_max": (
         "nodeCountDynamicMax",
-        "hosts in whole slices, the static ones among them: there the two are added up",
+        "hosts, in whole slices, static ones included; the module adds the two",
     ),
-    "node_count_static": ("nodeCountStatic", "hosts in whole slices"),
+    "node_count_static": ("nodeCountStatic", "hosts, in whole slices"),
     "preserve_tpu": (
         "preserveTpu",
-        "an idle slice stays; there it is stopped, which one of several hosts can't be",
+        "keeps idle slices; the module stops them, which multi-host slices don't support",
     ),
     "reserved": ("reserved", ""),
     "runtime_version": (
         "runtimeVersion",
-        "`tpu:runtimeVersion` by default; the default there boots no v6e",
+        "by default `tpu:runtimeVersion`; the module's default doesn't boot v6e",
     ),
-    "startup_script": ("startupScript", "an object in a bucket, so that settings hold no script"),
-    "zone": ("zone", "`fallbackZones` beside it, where Google has no chips there"),
+    "startup_script": ("startupScript", "`gs://` URL of the script"),
+    "zone": ("zone", "see also `fallbackZones`"),
 }
 
 
@@ -66,5 +66,5 @@ def nodeset() -> str:
         else:
             former = FORMER[name]
             rows.append((f"`{name}`", default, "refused", "", f"{former.rule}. Fix: {former.fix}"))
-    head = ("input there", "default there", "key of a nodeset", "default here", "what is otherwise")
+    head = ("module's input", "its default", "key of a nodeset", "default", "difference")
     return table(head, rows)

@@ -43,7 +43,7 @@ class Source:
     def __str__(self) -> str:
         if not self.read:
             return f"{self.page}, not read yet"
-        return f"{self.page}{f' ({self.copy})' if self.copy else ''}, read {self.read}"
+        return f"{self.page}, read {self.read}{f' in {self.copy}' if self.copy else ''}"
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 ACCESSOR = "roles/secretmanager.secretAccessor"
 """Role of accounts that read a secret, granted on the secret."""
 GRANTING = Role(
-    "roles/secretmanager.admin", "say who reads the secrets of programs",
+    "roles/secretmanager.admin", "grant access to the secrets of programs",
     ("secretmanager.secrets.get", "secretmanager.secrets.getIamPolicy",
      "secretmanager.secrets.setIamPolicy"),
     setting="storage:secrets",

@@ -25,22 +25,28 @@ _OF: dict[str, tuple[Role, ...]] = {
     ML: (
         TPU_ADMIN,
         ACT_AS,
-        Role("roles/storage.objectUser", "statuses of hosts, results of jobs", OBJECTS, "checkpoint bucket"),
+        Role(
+            "roles/storage.objectUser", "hosts' statuses, jobs' results, bundles", OBJECTS,
+            "checkpoint bucket",
+        ),
         Role("roles/storage.objectUser", "the fleet's state", OBJECTS, "controller's bucket"),
         Role(
-            "roles/storage.objectViewer", "checkpoints of jobs that run",
+            "roles/storage.objectViewer", "checkpoints of running jobs",
             ("storage.objects.get", "storage.objects.list"), "steps bucket",
         ),
         Role(
-            "roles/serviceusage.serviceUsageConsumer", "the project's quota for requests; enabled APIs",
+            "roles/serviceusage.serviceUsageConsumer", "use the project's request quota; list enabled APIs",
             ("serviceusage.quotas.get", "serviceusage.services.list", "serviceusage.services.use"),
         ),
-        Role("roles/logging.viewer", "logs of hosts, gone ones too", ("logging.logEntries.list",)),
+        Role("roles/logging.viewer", "logs of hosts, deleted ones included", ("logging.logEntries.list",)),
         Role(
-            "roles/compute.osAdminLogin", "SSH with sudo (`osLogin`: without)",
+            "roles/compute.osAdminLogin", "SSH with sudo; without: `roles/compute.osLogin`",
             ("compute.instances.osLogin", "compute.projects.get"),
         ),
-        Role("roles/iap.tunnelResourceAccessor", "SSH's tunnel", ("iap.tunnelInstances.accessViaIAP",)),
+        Role(
+            "roles/iap.tunnelResourceAccessor", "SSH through Identity-Aware Proxy",
+            ("iap.tunnelInstances.accessViaIAP",),
+        ),
     ),
     CI: (
         TPU_ADMIN,

@@ -84,8 +84,8 @@ _ENABLE = "gcloud services enable {} --project=PROJECT"
 _QUOTA = r"""(?:quota (?:limit )?'|insufficient '|quota to satisfy request: resource ")([^'"]+)"""
 _NAMED = {Kind.QUOTA: _QUOTA, Kind.PERMISSION: _LACKED}
 _FIXES = {
-    Kind.STOCK_OUT: "no action needed: retried with backoff. `fallbackZones`, or another zone, helps",
-    Kind.QUOTA: "ask for more (console: IAM & Admin > Quotas), or lower count",
+    Kind.STOCK_OUT: "nothing: it is retried; `fallbackZones`, or another zone, helps",
+    Kind.QUOTA: "request more (console: IAM & Admin > Quotas), or lower count",
     Kind.PERMISSION: f"grant your account {ROLE_WITH.format('the permission')}; "
     f"a grant takes up to {lags.GRANT.longest_s / 60:.0f} min: then run the command again",
     Kind.POLICY: "an administrator (roles/orgpolicy.policyAdmin) must exempt the project",
@@ -96,7 +96,7 @@ _FIXES = {
     Kind.EXISTS: "nothing if this stack owns it; else delete it, or rename the slice",
     Kind.RATE: "nothing: it is retried, more slowly",
     Kind.TRANSIENT: "nothing: it is retried",
-    Kind.STACK: "what Pulumi asks for, if anything; it is retried in a minute",
+    Kind.STACK: "follow Pulumi's message, if any; it is retried in a minute",
     Kind.UNKNOWN: "nothing: it is observed again before anything is done",
 }
 OF_ONE = frozenset({Kind.INVALID, Kind.EXISTS})

@@ -87,9 +87,9 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 RULES = (
-    Rule("PL20", _ALERT, "a threshold is of one metric, and fires above or below it",
+    Rule("PL20", _ALERT, "a threshold condition compares one metric, above or below",
          'a filter with one metric.type="…", and COMPARISON_GT or COMPARISON_LT', "", _one_metric),
     Rule("PL21", (*_ALERT, _DASHBOARD, _METRIC),
-         "a filter names a resource that there is, and labels that it has",
+         "filters use existing resource types and labels",
          "those of infra/layers/monitoring/facts.toml; it knows the services of these stacks", "", _exists),
 )  # fmt: skip

@@ -48,19 +48,19 @@ def _flow_logs(resource: Resource, _: Settings) -> Iterator[str]:
 
 
 RULES = (
-    Rule("N01", ("gcp:compute/network:Network",), "a network has the subnets that it declares and no others",
+    Rule("N01", ("gcp:compute/network:Network",), "networks have no automatic subnets",
          "auto_create_subnetworks=False", "CKV2_GCP_18, CIS 3.1", literal("autoCreateSubnetworks", False)),
-    Rule("N02", _SUBNET, "a subnet logs its flows, at least some", "network:flowLogSampling above 0",
+    Rule("N02", _SUBNET, "subnets have flow logs", "network:flowLogSampling above 0",
          "CKV_GCP_26, CIS 3.8", _flow_logs),
     Rule("N03", _SUBNET, "hosts without external addresses reach Google's APIs",
          "private_ip_google_access=True", "CKV_GCP_74", literal("privateIpGoogleAccess", True)),
-    Rule("N04", _FIREWALL, "no way in from the whole internet", "source ranges of your own",
+    Rule("N04", _FIREWALL, "no ingress from the whole internet", "your own source ranges",
          "CKV_GCP_2, CKV_GCP_3, CIS 3.6, CIS 3.7", _open),
     Rule("N05", _FIREWALL, "SSH comes from Identity-Aware Proxy alone",
          f"network:sshSourceRanges: [{IAP_RANGE}]", "CIS 3.10", _ssh),
-    Rule("N06", _FIREWALL, "a rule says whom it lets reach whom, and in which direction",
-         "target_tags, and direction", "", _targeted),
-    Rule("N07", _NAT, "a NAT takes addresses of Google's choice, and logs what it refuses",
+    Rule("N06", _FIREWALL, "firewall rules have a direction and targets",
+         "target_tags and direction", "", _targeted),
+    Rule("N07", _NAT, "Cloud NAT has automatic addresses, and logs",
          'nat_ip_allocate_option="AUTO_ONLY" and log_config', "",
          every(literal("natIpAllocateOption", "AUTO_ONLY"), literal("logConfig.enable", True))),
 )  # fmt: skip

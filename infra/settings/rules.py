@@ -149,7 +149,7 @@ DIGEST = pattern(
 KEY_RING = pattern(KEY, "1 to 63 letters of a to z, digits, hyphens and underscores", "rename it")
 NETWORK_ID = pattern(
     rf"projects/{PROJECT}/global/networks/{NAME}",
-    "projects/P/global/networks/N (a link or a bare name would replace the pods on every up)",
+    "projects/P/global/networks/N, the full id",
     "copy it from `gcloud compute networks list --uri`, from `projects/` on",
 )
 SUBNET_ID = pattern(

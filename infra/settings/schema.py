@@ -48,43 +48,44 @@ class GcpSettings:
 
     project: str = setting("project that holds everything", rule=rules.PROJECT_ID, example="my-project")
     default_labels: Mapping[str, str] = labels_setting(
-        "labels on everything that takes labels; `environment` and `layer` are added", NODE_LABELS
+        "labels of all resources that take labels; `environment` and `layer` are added", NODE_LABELS
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class FleetSettings:
-    """Limits of `tpu fleet` when it replaces lost slices."""
+    """Limits of spending and of recovery; SSH."""
 
     dollars_per_hour: int | None = setting(
-        "what all slices may cost together, by the catalog; more, or a price that it lacks, is refused by "
-        "`tpu plan`, every `up` and every fleet command that creates; others only look, or delete",
+        "maximum list price of all chips in this environment, GKE pools and Slurm nodesets included; `plan`, "
+        "`up` and commands that create slices refuse more, or an unknown price",
         default=None,
         rule=rules.between(1, 1_000_000, "$/h"),
     )
     dollars_per_run: int | None = setting(
-        "what one run may cost, predicted from its slices' prices and `--hours`; more, or a run of unknown "
-        "price or time, is refused by `tpu run` and `tpu job submit` before anything starts",
+        "maximum predicted price of a run, its slices' price times `--hours`; `tpu run` and `tpu job submit` "
+        "refuse more, an unknown price, or a missing `--hours`",
         default=None,
         rule=rules.between(1, 10_000_000, "$"),
     )
     preemptions_per_day: int | None = setting(
-        "how many preempted slices are recreated per day, over all of them; 0: none; no limit, unless given",
+        "maximum recreations of preempted slices per day, all slices together; 0: none; default: no limit",
         default=None,
         rule=rules.between(0, 100_000),
     )
     failures_per_day: int = setting(
-        "how often in a day a slice is replaced whose boot failed or whose workers fell silent; 0: never",
+        "maximum replacements per day of a slice whose boot failed or whose workers are silent; 0: never",
         default=3,
         rule=rules.between(0, 100),
     )
     heartbeat_timeout_s: int = setting(
-        "how long a slice's workers may report nothing, while others report, until it counts as failed",
+        "silence of a slice's workers, while others report, after which it counts as failed",
         default=1800,
         rule=rules.between(300, 86400, "s"),
     )
     ssh: str = setting(
-        "how `fleet exec` reaches a worker; no shell reads it, and the command is one argument",
+        "command by which `tpu fleet exec` and `tpu ssh` reach a worker; run without a shell, {command} is "
+        "one argument",
         default=f"{SSH} --worker={{worker}} --quiet --command={{command}}",
         rule=rules.SSH,
     )
@@ -100,7 +101,9 @@ class PolicyException:
         rule=rules.RESOURCES,
         example="storage-dev",
     )
-    reason: str = setting("why it may be so", rule=rules.REASON, example="copied to another bucket each day")
+    reason: str = setting(
+        "reason of the exception", rule=rules.REASON, example="copied to another bucket each day"
+    )
     until: str = setting("last day of the exception", rule=rules.DATE, example='"2027-06-30"')
 
 
@@ -109,7 +112,7 @@ class PolicySettings:
     """The rules of docs/reference/policy.md."""
 
     enforcement: str = setting(
-        "mandatory: a resource that breaks a rule ends the preview or update; advisory: it is a warning",
+        "mandatory: a violation fails the preview or update; advisory: it is a warning",
         default="mandatory",
         rule=rules.one_of("mandatory", "advisory"),
     )

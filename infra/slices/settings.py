@@ -12,7 +12,7 @@ from infra.slices.runtime import RUNTIME
 
 @dataclass(frozen=True, kw_only=True)
 class SliceSettings:
-    """Item of `tpu:slices`: a slice, or with `count` a fleet of equal ones."""
+    """Item of `tpu:slices`: a slice, or with `count` a fleet of equal slices."""
 
     name: str = setting(
         "name of the slice; members of a fleet are called tpu-{region}-{zone letter}-{worker id}",
@@ -28,20 +28,20 @@ class SliceSettings:
         rule=rules.TOPOLOGY,
     )
     zones: tuple[str, ...] = setting(
-        "zones; a fleet's members are spread over them in turn",
+        "zones; a fleet's members are spread over them",
         rule=rules.ZONE,
         example="[us-east5-b]",
         not_empty="a slice is in a zone",
     )
     fallback_zones: tuple[str, ...] = setting(
-        "zones for a member whose own zone has no chips: the one with the fewest refusals, then in this "
-        "order; network and data cover them too",
+        "zones for a member whose zone has no chips: that with the fewest refusals first, then in this "
+        "order; they get subnets and data disks too",
         default=(),
         rule=rules.ZONE,
     )
     count: int | None = setting("number of slices in a fleet", default=None, rule=rules.between(1, 1000))
     multislice: bool = setting(
-        "a fleet's slices run one job together, over the datacenter network", default=False
+        "all slices of the fleet run one job, over the data center network", default=False
     )
     first_worker_id: int = setting(
         "worker id of a fleet's first member in each zone", default=0, rule=rules.between(0, 9999)
@@ -52,13 +52,13 @@ class SliceSettings:
         "image of the hosts, instead of tpu:runtimeVersion", default=None, rule=RUNTIME
     )
     run: str | None = setting(
-        "what every host starts after boot, in /opt/training; without it nothing is started",
+        "command that every host starts after boot, in /opt/training; default: none",
         default=None,
         rule=rules.COMMAND,
     )
     image: str | None = setting(
-        "container image in which `run` starts, with Python and packages of its own; hosts pull it, by the "
-        "digest, from a repository of storage:repositories",
+        "container image in which `run` starts, with its own Python and packages, in a repository of "
+        "storage:repositories",
         default=None,
         rule=rules.DIGEST,
         example="us-east5-docker.pkg.dev/my-project/images/mine@sha256:…",
@@ -67,7 +67,7 @@ class SliceSettings:
         "sha256 of the bundle that its hosts install, instead of tpu:bundle", default=None, rule=rules.SHA256
     )
     checkpoint_folder: str | None = setting(
-        "folder of the bucket that its programs find as CHECKPOINT_DIR; the whole bucket, unless given",
+        "folder of the bucket that programs find as CHECKPOINT_DIR; default: the whole bucket",
         default=None,
         rule=rules.BUCKET_FOLDER,
         example="jobs/mine",
@@ -94,10 +94,10 @@ class TpuSettings:
     """The slices, and what their hosts do when they boot."""
 
     slices: tuple[SliceSettings, ...] = setting(
-        "the slices; network and data make subnets and disks in their zones", default=()
+        "slices; the layers network and data create subnets and disks in their zones", default=()
     )
     zones: tuple[str, ...] = setting(
-        "zones beside those of the slices, where `tpu run` may create some; network and data cover them too",
+        "further zones, for `tpu run`, ad hoc fleets and jobs; they get subnets and data disks too",
         default=(),
         rule=rules.ZONE,
     )
@@ -105,27 +105,27 @@ class TpuSettings:
         "sha256 of the bundle that hosts install; `tpu publish` writes it", default=None, rule=rules.SHA256
     )
     code: str | None = setting(
-        "folder of your own code, which `tpu publish` takes along; it is at /opt/training at every boot",
+        "folder of your code, which `tpu publish` adds to the bundle; hosts have it in /opt/training",
         default=None,
         rule=rules.FOLDER,
     )
     requirements: str | None = setting(
-        "file with the packages that it needs besides; `requirements.txt` of that folder, unless given",
+        "file with further packages; default: `requirements.txt` of that folder",
         default=None,
         rule=rules.FOLDER,
     )
     runtime_version: str = setting(
-        "image of the hosts; another replaces them, and `tpu doctor` says whether their zones offer it",
+        "image of the hosts; a change replaces them; `tpu doctor` checks that their zones offer it",
         default=CATALOG.default_runtime,
         rule=RUNTIME,
     )
     metadata_timeout_s: int = setting(
-        "how long a host waits for its number and its slice's addresses, which Google gives late, seconds",
+        "time limit for Google to give a host its number and its slice's addresses, seconds",
         default=3600,  # https://github.com/marin-community/marin/pull/6122: hosts boot up to an hour early
         rule=rules.between(60, 86400, "s"),
     )
     barrier_timeout_s: int = setting(
-        "how long a worker waits for the others, in a boot beyond metadataTimeoutS, seconds",
+        "time limit of a worker's wait for the others; at boot in addition to metadataTimeoutS, seconds",
         default=900,
         rule=rules.between(10, 86400, "s"),
     )
@@ -133,5 +133,5 @@ class TpuSettings:
     os_login: bool = setting("logins by IAM instead of keys in metadata", default=True)
     secure_boot: bool = setting("boot only signed kernels", default=True)
     additional_zones: tuple[str, ...] = setting(
-        "zones that offer v6e to you and aren't in the catalog yet", default=(), rule=rules.ZONE
+        "zones with v6e that the catalog lacks", default=(), rule=rules.ZONE
     )

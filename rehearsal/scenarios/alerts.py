@@ -1,4 +1,4 @@
-"""Each alert on hosts, runs and buckets fires once, by its fault, and closes once that is mended.
+"""Each alert on hosts, runs and buckets fires once, by its fault, and closes once that is fixed.
 
 The alerts that no step of the pipeline fires (`pipeline_faults` has the other five), each by its fault
 on hosts that boot. `fired` fails on any other alert, and on a second incident of one: what isn't listed

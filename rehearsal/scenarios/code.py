@@ -1,4 +1,4 @@
-"""A script of one's own is preempted, resumes from its own checkpoint, and its logs outlive its hosts.
+"""Your own script is preempted, resumes from its own checkpoint, and its logs outlive its hosts.
 
 A program of somebody's own: a JAX script that knows nothing of this project, with a package of its own,
 and a checkpoint that it keeps itself. Its slice is taken away without notice; what its workers printed

@@ -1,4 +1,4 @@
-"""A program runs in a container image of one's own on four hosts, is preempted with notice, and resumes.
+"""A program in your own container image runs on four hosts, is preempted with notice, and resumes.
 
 `tpu run --image`: hosts pull the image by its digest from Artifact Registry, as their own account, and start
 the program in it. Images that can't run are refused, before a slice is billed where that can be known.

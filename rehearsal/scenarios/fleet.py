@@ -1,4 +1,4 @@
-"""Eight workers in two zones, everything that happens to preemptible slices, nothing lost, nothing twice.
+"""Eight workers in two zones, each failure of preemptible slices: nothing is lost, nothing stored twice.
 
 Eight workers in two zones extract real text, once undisturbed, once while slices are preempted, a zone
 has no chips, the API and storage fail, a disk is full, and a worker stands still whose stream is begun a

@@ -1,4 +1,4 @@
-"""A cluster and its node pools, from nothing to nothing.
+"""A cluster and its node pools, created and deleted.
 
 The GKE layer under the roles that its people ask for, with Google's lags: APIs that are switched on late,
 grants that reach the cluster late, a zone without chips, slices that are given back, once the cluster says

@@ -1,4 +1,4 @@
-"""A single command trains a script of one's own on a slice, through a preemption, and takes the slice down.
+"""A single command trains your own script on a slice, through a preemption, and takes the slice down.
 
 `tpu run`: one command takes a script of somebody's own to a slice, brings it back after a preemption, and
 takes the slice down when the script has ended. The script knows nothing of this project.

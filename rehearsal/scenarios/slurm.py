@@ -1,4 +1,4 @@
-"""A Slurm cluster on slices that come for jobs, are lost under them, and go when idle; its state outlives it.
+"""A Slurm cluster: slices are created for jobs, preempted, and deleted when idle; its state outlives it.
 
 Real slurmctld, slurmd and munge in machines that boot, under the roles that the layer's people ask for. Two
 slices together; jobs whose host reboots, is preempted with notice, or loses its slice for good, and the next

@@ -32,7 +32,6 @@ from workload.runs.store import FolderStore, open_store
 
 PROGRAMS = {"tpu": tpu, "workload": workload}
 HEREDOC = re.compile(r"^python - <<'END'\n(.*?)^END\n", re.DOTALL | re.MULTILINE)
-UPLOADER = "uploader.yaml"
 
 
 class Guide:
@@ -156,11 +155,13 @@ def test_the_guides_table_of_names_is_that_of_the_settings() -> None:
     assert declared == {*rows} - {("slurm", "name", "slurm-dev", "slurm-eu")}
 
 
-def configured(blocks: int) -> Settings:
-    """The first blocks of settings of docs/reference/queue.md, with digests."""
+def configured() -> Settings:
+    """The blocks of settings of docs/reference/queue.md, those of TensorBoard too, with digests."""
     text = (ROOT / "docs/reference/queue.md").read_text(encoding="utf-8").replace("DIGEST", "0" * 64)
     merged: dict[str, Any] = {}
-    for block in re.findall(r"^    config:\n((?:      .*\n)+)", text, re.MULTILINE)[:blocks]:
+    blocks = re.findall(r"^    config:\n((?:      .*\n)+)", text, re.MULTILINE)
+    assert len(blocks) == 2
+    for block in blocks:
         merged |= yaml.safe_load(block)
     return settings(**merged)
 
@@ -169,8 +170,7 @@ def examples(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[st
     """Files that the commands of the page's examples write, by name."""
     monkeypatch.chdir(folder)
     for line in commands(ROOT / "docs/reference/queue.md")["Examples"].splitlines():
-        blocks = 2 if UPLOADER in line else 1
-        monkeypatch.setattr("cli.job.from_file", lambda _, blocks=blocks: configured(blocks))
+        monkeypatch.setattr("cli.job.from_file", lambda _: configured())
         assert tpu(shlex.split(line)[1:]) == 0
     return {path.name: yaml.safe_load(path.read_text()) for path in folder.glob("*.yaml")}
 
@@ -178,7 +178,7 @@ def examples(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[st
 def test_the_examples_of_jobs_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     jobs = {name: manifest["spec"] for name, manifest in examples(tmp_path, monkeypatch).items()}
     assert {name: [job["replicas"] for job in spec["replicatedJobs"]] for name, spec in jobs.items()} == {
-        "single-slice.yaml": [1], "multi-slice.yaml": [2], "extraction.yaml": [2], UPLOADER: [1],
+        "single-slice.yaml": [1], "multi-slice.yaml": [2], "extraction.yaml": [2],
     }  # fmt: skip
     pod = jobs["extraction.yaml"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
     assert pod["containers"][0]["command"][-5:-1] == ["workload", "extract", "qwen2.5-0.5b.toml", "--stream"]

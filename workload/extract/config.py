@@ -14,8 +14,8 @@ from workload.settings import WORDS, ruled
 class ModelConfig:
     """Weights to use."""
 
-    # A Hugging Face folder below $DATA_DIR, gs://BUCKET/FOLDER, or a step of a training run:
-    # "run:first@400", or by the run's URL, "run:gs://BUCKET/runs/first@400".
+    # a Hugging Face folder below $DATA_DIR, gs://BUCKET/FOLDER, or a training run's step, "run:first@400",
+    # or by URL, "run:gs://BUCKET/runs/first@400"
     weights: str = ""
 
 
@@ -23,15 +23,15 @@ class ModelConfig:
 class ExtractConfig:
     """Tensors to keep, and their computation."""
 
-    # By name and layer: "resid_post.12", "mlp_out.*", "final_norm"; "attn_z.3.h5" for one head; or by a
-    # regular expression on whole names, "re:resid_(pre|post)\\.[0-7]".
+    # points to store: "resid_post.12", "mlp_out.*", "final_norm"; "attn_z.3.h5": one head; or a regular
+    # expression on whole names, "re:resid_(pre|post)\\.[0-7]"
     points: WORDS = ()
-    # Tokens to keep of each document: "all", "last", "every:8" (0, 8, …), "role:assistant" (of --chat), or
-    # by number: "5" from the beginning, "-2" from the end; of several the union.
+    # tokens to store of each document: "all", "last", "every:8" (0, 8, …), "role:assistant" (with --chat),
+    # or numbers: "5" from the beginning, "-2" from the end; a list stores their union
     positions: WORDS = ("all",)
-    dtype: str = ruled("bfloat16", one_of("float32", "bfloat16"))  # of the computation and of the shards
+    dtype: str = ruled("bfloat16", one_of("float32", "bfloat16"))  # dtype of computation and shards
     batch_tokens: int = ruled(16384, at_least(128))  # approximate tokens of a batch, over all chips
-    # of a row of documents, in tokens; 0: the shortest with little padding
+    # tokens of a packed row; 0: the shortest with little padding
     row_tokens: int = ruled(0, at_least(0))
     shard_bytes: int = ruled(1_000_000_000, at_least(1), most=2**53)  # approximate size of a shard
 

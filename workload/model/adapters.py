@@ -32,11 +32,11 @@ PROJECTIONS = {
 class LoraConfig:
     """Adapters, trained in place of the parameters; the weights of train.init_from are frozen."""
 
-    rank: int = ruled(0, at_least(0), most=4096)  # of each adapter; 0: none, all parameters are trained
-    alpha: float = ruled(16.0, above(0))  # adapters count alpha / rank
-    # Matrices with an adapter: regular expressions of names such as q_proj, or of paths of a module's layers.
+    rank: int = ruled(0, at_least(0), most=4096)  # rank of the adapters; 0: none, all parameters are trained
+    alpha: float = ruled(16.0, above(0))  # adapters are scaled by alpha / rank
+    # matrices with an adapter: regular expressions of names such as q_proj, or of paths of a module's layers
     targets: WORDS = (".*_proj",)
-    quantize: str = ruled("none", one_of("none", "int8"))  # of the layers' frozen matrices, as in QLoRA
+    quantize: str = ruled("none", one_of("none", "int8"))  # format of the frozen matrices, as in QLoRA
 
 
 def adapted(lora: LoraConfig) -> dict[str, str]:

@@ -19,13 +19,13 @@ class RopeScaling:
     2023, section 3); `linear` divides every frequency.
     """
 
-    kind: str = ruled("none", one_of("none", "linear", "llama3", "yarn"))
-    factor: float = ruled(1.0, above(0))
-    original_length: int = ruled(8192, at_least(1))  # tokens, before stretching
+    kind: str = ruled("none", one_of("none", "linear", "llama3", "yarn"))  # method
+    factor: float = ruled(1.0, above(0))  # factor by which the context is extended
+    original_length: int = ruled(8192, at_least(1))  # context's length before scaling, in tokens
     low_frequency_factor: float = ruled(1.0, above(0))  # llama3
     high_frequency_factor: float = ruled(4.0, above(0))  # llama3
-    beta_fast: float = ruled(32.0, above(0))  # yarn: rotations above which nothing is stretched
-    beta_slow: float = ruled(1.0, above(0))  # yarn: rotations below which all are stretched
+    beta_fast: float = ruled(32.0, above(0))  # yarn: no scaling above as many rotations
+    beta_slow: float = ruled(1.0, above(0))  # yarn: full scaling below as many rotations
 
 
 @dataclass(frozen=True)
@@ -35,27 +35,29 @@ class Architecture:
     The default has the variants of Llama 3; `FAMILIES` names those of others.
     """
 
-    layers: int = ruled(2, at_least(1), most=10_000)
+    layers: int = ruled(2, at_least(1), most=10_000)  # number of layers
     d_model: int = ruled(128, at_least(2), most=2**20)  # width of the residual stream
-    heads: int = ruled(4, at_least(1), most=2**16)  # of queries
-    kv_heads: int = ruled(0, at_least(0), most=2**16)  # of keys and values; 0: as many as heads
-    head_dim: int = ruled(0, at_least(0), most=2**16)  # 0: d_model / heads
+    heads: int = ruled(4, at_least(1), most=2**16)  # query heads
+    kv_heads: int = ruled(0, at_least(0), most=2**16)  # key-value heads; 0: as many as query heads
+    head_dim: int = ruled(0, at_least(0), most=2**16)  # width of a head; 0: d_model / heads
     d_ff: int = ruled(384, at_least(1), most=2**22)  # width inside the feed-forward block
-    vocab_size: int = ruled(0, at_least(0), most=2**24)  # 0: of the tokens
-    norm_epsilon: float = ruled(1e-6, between(0, 1))
-    rope_theta: float = ruled(10_000.0, above(0))
+    vocab_size: int = ruled(0, at_least(0), most=2**24)  # vocabulary; 0: that of the token files
+    norm_epsilon: float = ruled(1e-6, between(0, 1))  # epsilon of RMSNorm
+    rope_theta: float = ruled(10_000.0, above(0))  # base of the rotary frequencies
     rope_scaling: RopeScaling = RopeScaling()
-    window: int = ruled(0, at_least(0))  # keys that a token of a local layer attends to, its own too; 0: all
-    global_every: int = ruled(0, at_least(0))  # n: every n-th layer has no window; 0: each has one
-    local_rope_theta: float = ruled(0.0, at_least(0))  # of layers with a window, unscaled; 0: as the others
-    query_pre_attn_scalar: float = ruled(0.0, at_least(0))  # scores are divided by its root; 0: head_dim
-    activation: str = ruled("silu", one_of("silu", "gelu_tanh"))  # of the feed-forward block's gate
-    qkv_bias: bool = False
-    qk_norm: bool = False
-    post_norms: bool = False  # a norm after each block, too
+    # attention window of local layers, in tokens, itself included; 0: no layer is local
+    window: int = ruled(0, at_least(0))
+    global_every: int = ruled(0, at_least(0))  # n: every n-th layer ignores the window; 0: none does
+    local_rope_theta: float = ruled(0.0, at_least(0))  # rope_theta of local layers, unscaled; 0: as global
+    # attention scores are divided by the square root of this value; 0: head_dim
+    query_pre_attn_scalar: float = ruled(0.0, at_least(0))
+    activation: str = ruled("silu", one_of("silu", "gelu_tanh"))  # activation of the feed-forward gate
+    qkv_bias: bool = False  # biases in the q, k and v projections
+    qk_norm: bool = False  # RMSNorm of queries and keys
+    post_norms: bool = False  # a norm also after each block
     zero_centered_norms: bool = False  # norms multiply by 1 + their parameter
-    scale_embeddings: bool = False  # by the root of d_model
-    tie_embeddings: bool = False  # the unembedding is the embedding
+    scale_embeddings: bool = False  # multiply embeddings by the square root of d_model
+    tie_embeddings: bool = False  # unembed with the embedding matrix
 
     @property
     def J(self) -> int:  # noqa: N802  the letter of tensor names

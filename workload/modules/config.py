@@ -18,8 +18,8 @@ _NAME = pattern(
 class ModuleConfig:
     """Module of `flax.nnx` or `flax.linen` in place of the decoder."""
 
-    # in place of the settings above, your own module: a class, or a function that returns one
+    # your own module, instead of the settings above: a class, or a function that returns a module
     module: str = setting(rule=_NAME)
     settings: dict[str, Any] = field(default_factory=dict)  # arguments of its constructor
-    # of your own module, if its constructor takes it; 0: of the tokens
+    # vocabulary for its constructor, if it has the argument; 0: that of the token files
     vocab_size: int = ruled(0, at_least(0), most=2**24)

@@ -33,20 +33,19 @@ class SourceConfig:
     """A source of several."""
 
     path: str  # as data.path
-    weight: float = 1.0  # its share of the examples is this of the sum of all weights
+    weight: float = 1.0  # its share of the examples is weight / sum of all weights
 
 
 @dataclass(frozen=True)
 class DataConfig:
     """Token files and the length of their examples."""
 
-    path: str = (
-        "."  # folder that holds manifest.json, below $DATA_DIR where that is set, or gs://BUCKET/FOLDER
-    )
-    # several folders in place of `path`: [{path = "chats", weight = 3}, {path = "text", weight = 1}]
+    # folder of token files, below $DATA_DIR where that is set, or gs://BUCKET/FOLDER
+    path: str = "."
+    # several folders, instead of `path`: [{path = "chats", weight = 3}, {path = "text", weight = 1}]
     sources: tuple[SourceConfig, ...] = ()
-    sequence_length: int = ruled(128, at_least(1))  # in tokens
-    # tokens of conversations that count in the loss; required with conversations, empty with documents only
+    sequence_length: int = ruled(128, at_least(1))  # tokens of an example
+    # tokens of conversations that count in the loss; "" if there are only documents
     loss: str = ruled("", one_of("", "answers", "all"))
 
 
@@ -54,15 +53,15 @@ class DataConfig:
 class TrainConfig:
     """Steps, batch, seed and initial weights."""
 
-    steps: int = ruled(60, at_least(1))
-    batch_size: int = ruled(16, at_least(1))  # examples a step, over all devices
+    steps: int = ruled(60, at_least(1))  # steps of the whole run
+    batch_size: int = ruled(16, at_least(1))  # examples per step, over all devices
     accumulate: int = ruled(1, at_least(1))  # sequential parts of a step's batch
-    seed: int = ruled(0, between(0, 2**31 - 1))  # of the parameters and of the data's order
-    # Folder of initial Hugging Face weights, as data.path; or a run and its step, "run:first@400", or @best;
-    # or by the run's URL, "run:gs://BUCKET/runs/first@400"; empty: random from the seed.
+    seed: int = ruled(0, between(0, 2**31 - 1))  # seed of the parameters and of the data's order
+    # initial weights: a Hugging Face folder, as data.path; or a run's step, "run:first@400", or @best, or by
+    # URL, "run:gs://BUCKET/runs/first@400"; empty: random, from the seed
     init_from: str = ""
-    # Taken from the run in init_from: its parameters; optimizer: its optimizer's state, too; step: both, and
-    # the step, from which this run continues.
+    # copied from the run of init_from: parameters; optimizer: parameters and optimizer state; step: both and
+    # the step number
     init_with: str = ruled("parameters", one_of("parameters", "optimizer", "step"))
 
 
@@ -73,7 +72,7 @@ class MeshConfig:
     `data` copies the parameters, `fsdp` splits them; a batch is split over both.
     """
 
-    data: int = ruled(1, at_least(1))  # copies within a slice; fsdp is the rest
+    data: int = ruled(1, at_least(1))  # data-parallel groups within a slice; fsdp has chips / groups
     across_slices: str = ruled("data", one_of("data", "fsdp"))  # axis that spans slices
 
 
@@ -81,17 +80,18 @@ class MeshConfig:
 class CheckpointConfig:
     """Schedule and retention of checkpoints."""
 
-    every_steps: int = ruled(0, at_least(0))  # 0: chosen from the cost of a save and the risk
-    preemption_every_h: float = ruled(24.0, above(0))  # expected time between two losses of a worker
-    notice_s: float = ruled(30.0, at_least(0))  # between a notice and the end of the machine
+    # steps between checkpoints; 0: chosen from the cost of a save and the risk of a preemption
+    every_steps: int = ruled(0, at_least(0))
+    preemption_every_h: float = ruled(24.0, above(0))  # expected hours between preemptions of the run
+    notice_s: float = ruled(30.0, at_least(0))  # seconds from a preemption notice to the end of the machine
     keep: int = ruled(3, at_least(1))  # newest complete checkpoints to retain
-    # Save after each evaluation with a lower loss than before, and retain the checkpoint with the lowest.
+    # save after each evaluation with a lower loss than before, and retain the checkpoint with the lowest
     keep_best: bool = False
-    timeout_s: int = ruled(300, at_least(10))  # for one save, before it counts as failed
-    # Training time without a successful save before the run fails. A restart needs storage too, so failing
-    # sooner gains nothing; failing later hides the error.
+    timeout_s: int = ruled(300, at_least(10))  # seconds after which a save counts as failed
+    # training time without a successful save before the run fails. A restart needs storage too, so failing
+    # sooner gains nothing; failing later hides the error
     outage_s: float = ruled(1800.0, at_least(0))
-    durable_every_h: float = ruled(24.0, at_least(0))  # between copies into the bucket that keeps everything
+    durable_every_h: float = ruled(24.0, at_least(0))  # hours between copies into the checkpoint bucket
 
 
 @dataclass(frozen=True)
@@ -99,10 +99,10 @@ class ObserveConfig:
     """Monitoring; doesn't change results."""
 
     profile_from: int = ruled(0, at_least(0))  # first step of a trace for xprof; 0: none
-    profile_steps: int = ruled(3, at_least(1))
+    profile_steps: int = ruled(3, at_least(1))  # steps of the trace
     eval_path: str = ""  # folder of held-out tokens, as data.path; empty: none
-    eval_every: int = ruled(100, at_least(1))  # steps between two losses on them
-    eval_batches: int = ruled(8, at_least(1))  # of train.batch_size examples, the same ones each time
+    eval_every: int = ruled(100, at_least(1))  # steps between evaluations
+    eval_batches: int = ruled(8, at_least(1))  # batches per evaluation, always the same ones
     strict: bool = False  # fail if a repeated step has another loss; else log an event
     # Vertex AI TensorBoard for the curves; empty: none
     tensorboard: str = ruled("", matching(TENSORBOARD, IS_TENSORBOARD))
@@ -114,9 +114,9 @@ class ObserveConfig:
 class ClusterConfig:
     """Timeouts between workers."""
 
-    start_timeout_s: int = ruled(120, at_least(1))  # for all to meet at the coordinator
+    start_timeout_s: int = ruled(120, at_least(1))  # time limit for all workers to connect
     heartbeat_timeout_s: int = ruled(20, at_least(10))  # silence after which a worker counts as dead
-    shutdown_timeout_s: int = ruled(10, at_least(1))  # for all to leave
+    shutdown_timeout_s: int = ruled(10, at_least(1))  # time limit for all workers to disconnect
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ _ROLES = (
          "iam.serviceAccounts.setIamPolicy", "iam.serviceAccounts.delete"),
     ),
     Role(
-        "roles/iam.roleAdmin", "define the builds' custom roles",
+        "roles/iam.roleAdmin", "create the builds' custom roles",
         ("iam.roles.create", "iam.roles.get", "iam.roles.update", "iam.roles.delete", "iam.roles.undelete"),
     ),
     Role(

@@ -30,7 +30,7 @@ def _prices(settings: Settings) -> Iterable[PriceRow]:
 
 _ROLES = (
     Role(
-        "roles/compute.storageAdmin", "create the disks out of the snapshot",
+        "roles/compute.storageAdmin", "create the disks from the snapshot",
         ("compute.disks.create", "compute.disks.delete", "compute.disks.get", "compute.disks.setLabels",
          "compute.disks.update", "compute.disks.resize", "compute.snapshots.useReadOnly"),
     ),

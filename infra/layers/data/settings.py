@@ -15,13 +15,13 @@ class DataSettings:
     """The training data: a snapshot, made into one read-only disk per zone."""
 
     snapshot: str | None = setting(
-        "snapshot that holds a file system with the data; without it there are no data disks",
+        "snapshot of a disk with the data; without it there are no data disks",
         default=None,
         rule=rules.SNAPSHOT,
     )
     disk_prefix: str | None = setting(
-        "first part of the disks' names, before the snapshot's; a second environment that reads the same"
-        " snapshot in the same project needs one",
+        "prefix of the disks' names, before the snapshot's; required if another environment of the project "
+        "reads the same snapshot in the same zone",
         default=None,
         rule=rules.NETWORK_NAME,
     )
@@ -31,8 +31,8 @@ class DataSettings:
         rule=rules.between(_disk.min_size_gib, _disk.max_size_gib, "GiB"),
     )
     throughput_mibps: int = setting(
-        "throughput of each disk, shared by its readers; with more than 20 hosts at least 100 for each;"
-        " Google takes a change once in 4 hours",
+        "throughput of each disk, shared by its readers; at least 100 per host above 20 hosts; Google allows "
+        "one change in 4 hours",
         default=2400,
         rule=rules.between(_disk.min_throughput_mibps, _disk.max_throughput_mibps, "MiB/s"),
     )

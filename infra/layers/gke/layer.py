@@ -76,12 +76,12 @@ _ROLES = (
         ("container.clusters.connect", "container.nodes.list", "container.pods.list"),
     ),
     Role(
-        "roles/iam.serviceAccountAdmin", "create the nodes' account and its policy",
+        "roles/iam.serviceAccountAdmin", "create the GKE nodes' account and its policy",
         ("iam.serviceAccounts.create", "iam.serviceAccounts.get", "iam.serviceAccounts.getIamPolicy",
          "iam.serviceAccounts.setIamPolicy", "iam.serviceAccounts.delete"),
     ),
     Role(
-        "roles/resourcemanager.projectIamAdmin", "let nodes write logs and metrics",
+        "roles/resourcemanager.projectIamAdmin", "let GKE nodes write logs and metrics",
         ("resourcemanager.projects.getIamPolicy", "resourcemanager.projects.setIamPolicy"),
     ),
     Role(
@@ -89,7 +89,7 @@ _ROLES = (
         ("storage.buckets.get", "storage.buckets.getIamPolicy", "storage.buckets.setIamPolicy"),
     ),
     Role(
-        "roles/storage.admin", "create the bucket of artifacts",
+        "roles/storage.admin", "create the artifact bucket",
         ("storage.buckets.create", "storage.buckets.delete", "storage.buckets.update"),
         setting="artifact_bucket",
     ),

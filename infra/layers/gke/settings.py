@@ -52,7 +52,7 @@ def of_the_cluster(namespace: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class PoolSettings:
-    """An item of `gke:tpuPools`: a node pool that is a slice, or with `count` several equal pools."""
+    """An item of `gke:tpuPools`: `count` equal slices; GKE has a node pool for each."""
 
     name: str = setting(
         "first part of the node pools' names, NAME-0, NAME-1, …", rule=_POOL_NAME, example="train"
@@ -64,13 +64,13 @@ class PoolSettings:
         "size by grid of chips; this or acceleratorType", default=None, rule=rules.TOPOLOGY
     )
     machine_type: str | None = setting(
-        "machine of each node; by the size, unless given (v6e-8 is one ct6e-standard-8t, or two "
-        "ct6e-standard-4t, which a multislice job needs)",
+        "machine of each node; default: by size (v6e-8 is one ct6e-standard-8t, or two ct6e-standard-4t, "
+        "which a multislice job needs)",
         default=None,
         rule=rules.one_of(*(machine.name for machine in MACHINES)),
     )
     num_nodes: int | None = setting(
-        "nodes of each slice, which the size says; only checked",
+        "optional check: nodes of each slice",
         default=None,
         rule=rules.between(1, _NODES_PER_POOL),
     )
@@ -80,22 +80,23 @@ class PoolSettings:
     )
     spot: bool = setting("Spot: about half the price, preempted at any time", default=False)
     flex_start: bool = setting(
-        "flex-start: Google creates the nodes when a job asks and chips are there, for seven days at most",
+        "flex-start: Google creates nodes when a job needs them and has chips, for up to seven days",
         default=False,
     )
     queued: bool = setting(
-        "flex-start with queued provisioning: all nodes of a job at once, by the ProvisioningRequests of "
-        "Kueue; as Google's blueprint for v6e has it",
+        "flex-start with queued provisioning: all nodes of a job at once, by Kueue's ProvisioningRequests",
         default=False,
     )
     reservation: str | None = setting(
-        "name of the reservation that the chips come from", default=None, rule=rules.RESOURCE_NAME
+        "name of the reservation to use", default=None, rule=rules.RESOURCE_NAME
     )
     autoscaling: bool = setting(
-        "between no node and all, as jobs need them; flex-start and queued pools always scale", default=False
+        "GKE creates a slice's nodes when a job needs them, and deletes idle ones; flex-start and queued "
+        "pools always scale",
+        default=False,
     )
     max_run_duration_s: int | None = setting(
-        "how long a node lives, seconds; a flex-start pool's week, unless given",
+        "maximum lifetime of a node, seconds; default with flex-start: a week",
         default=None,
         rule=rules.between(600, MAX_FLEX_START_S, "s"),
         example="86400",
@@ -113,29 +114,27 @@ class GkeSettings:
     """A GKE cluster for training, with a node pool for each TPU slice."""
 
     cluster_name: str = setting(
-        "name of the cluster; another one is another cluster, which would need ranges of its own: take the "
-        "layer down before",
+        "name of the cluster; take the layer down before you change it",
         default="tpu",
         rule=rules.NETWORK_NAME,
         per_environment=True,
     )
     existing_cluster: bool = setting(
-        "use the cluster of that name in that region, which somebody else made: its TPU pools alone are made "
-        "here, and no destroy deletes it",
+        "use the existing cluster of that name and region: the layer adds TPU pools and never deletes it",
         default=False,
     )
     description: str = setting(
-        "what the cluster is for; GKE takes it once, when the cluster is made",
+        "description of the cluster; GKE takes it only at creation",
         default="Training on TPU slices",
     )
     region: str | None = setting(
-        "region of the cluster; storage:location, unless given", default=None, rule=rules.REGION
+        "region of the cluster; default: storage:location", default=None, rule=rules.REGION
     )
     channel: str = setting(
         "release channel, which upgrades the control plane", default="REGULAR", rule=rules.one_of(*CHANNELS)
     )
     version: str = setting(
-        "version to begin with, or its first numbers",
+        "initial version, or its prefix",
         default="1.35",
         rule=rules.pattern(
             r"1\.\d{2}(\.\d+(-gke\.\d+)?)?",
@@ -144,33 +143,33 @@ class GkeSettings:
         ),
     )
     exclude_upgrades: bool = setting(
-        "hold minor versions, and upgrades of nodes, back until the version's end of support: an upgrade "
-        "recreates nodes under running jobs",
+        "postpone minor versions and upgrades of nodes, which recreate nodes under running jobs, until end "
+        "of support",
         default=True,
     )
     maintenance_start: str = setting(
-        "when a day's four hours of maintenance begin, UTC",
+        "daily start of a four-hour maintenance window, UTC",
         default="03:00",
         rule=rules.pattern(r"([01]\d|2[0-3]):[0-5]\d", "a time from 00:00 to 23:59", "write e.g. 03:00"),
     )
     deletion_protection: bool | None = setting(
-        "Google refuses to delete the cluster; true in every environment but `dev`, unless given",
+        "Google refuses to delete the cluster; default: true, in `dev` false",
         default=None,
     )
     existing_subnet: str | None = setting(
-        "id of a subnet of that region, with two secondary ranges, instead of one of our own",
+        "id of an existing subnet of that region to use, with two secondary ranges",
         default=None,
         rule=rules.SUBNET_ID,
     )
     subnet_range: str = setting("addresses of the nodes", default="10.129.0.0/20", rule=rules.SUBNET_RANGE)
     pods_range: str = setting(
-        "addresses of the pods: a secondary range of the subnet, which keeps it and its name for life; every "
-        "node takes a block of it",
+        "addresses of the pods: a secondary range of the subnet, permanent with its name; every node takes a "
+        "block of it",
         default="192.168.64.0/20",
         rule=rules.PODS_RANGE,
     )
     services_range: str = setting(
-        "addresses of the services: a secondary range of the subnet, which keeps it and its name for life",
+        "addresses of the services: a secondary range of the subnet, permanent with its name",
         default="192.168.80.0/20",
         rule=rules.SUBNET_RANGE,
     )
@@ -181,12 +180,12 @@ class GkeSettings:
         "name of the services' range in the subnet", default="services", rule=rules.RESOURCE_NAME
     )
     pods_per_tpu_node: int = setting(
-        "pods that a TPU node holds at most, by which its block is sized: 15 take a /27, 110 a /24",
+        "maximum pods of a TPU node, which size its block: 15 take a /27, 110 a /24",
         default=15,
         rule=rules.between(8, 110),
     )
     cpu_pool_zones: tuple[str, ...] = setting(
-        "zones of the CPU nodes, where controllers run; the first TPU pool's, unless given",
+        "zones of the CPU nodes, where controllers run; default: that of the first TPU pool",
         default=(),
         rule=rules.ZONE,
         not_empty="controllers run on CPU nodes",
@@ -203,23 +202,23 @@ class GkeSettings:
         rule=rules.one_of("pd-standard", "pd-balanced", "pd-ssd", "hyperdisk-balanced"),
     )
     cpu_pool_disk_gib: int = setting("size of that disk", default=200, rule=rules.between(20, 65536, "GiB"))
-    tpu_pools: tuple[PoolSettings, ...] = setting("the TPU slices, a node pool each", default=())
+    tpu_pools: tuple[PoolSettings, ...] = setting("TPU slices; GKE has a node pool for each", default=())
     multislice_group: str = setting(
         "value of the node label `multislice-group`, by which a multislice job finds its pools",
         default="multi-slice-group",
         rule=rules.RESOURCE_NAME,
     )
     node_account_id: str = setting(
-        "account that all nodes run as", default="tpu-gke-nodes", rule=rules.ACCOUNT_ID, per_environment=True
+        "service account of the nodes", default="tpu-gke-nodes", rule=rules.ACCOUNT_ID, per_environment=True
     )
     node_roles: tuple[str, ...] = setting(
-        "its roles on the project: write logs and metrics; images are granted by repository, by `queue`",
+        "its roles on the project, to write logs and metrics; `queue` grants access to image repositories",
         default=("roles/container.defaultNodeServiceAccount",),
         rule=_NODE_ROLE,
         not_empty="without a role nodes can't write logs and metrics",
     )
     node_account_users: tuple[str, ...] = setting(
-        "who may create nodes that run as it, beside the project's owners", default=(), rule=rules.MEMBER
+        "members who may create nodes with it, besides the project's owners", default=(), rule=rules.MEMBER
     )
     namespaces: tuple[str, ...] = setting(
         "Kubernetes namespaces whose pods may use the buckets",
@@ -228,25 +227,25 @@ class GkeSettings:
         not_empty="pods of these namespaces alone may use the buckets",
     )
     kubernetes_account: str = setting(
-        "Kubernetes service account in each of these namespaces that pods run as",
+        "Kubernetes service account of pods in each of these namespaces",
         default="trainer",
         rule=_KUBERNETES_ACCOUNT,
         per_environment=True,
     )
     workload_account_id: str | None = setting(
-        "Google account that pods impersonate; without it the Kubernetes accounts are granted their roles "
-        "directly",
+        "Google service account that pods impersonate, the same in all namespaces; without it roles are "
+        "granted to the Kubernetes accounts",
         default=None,
         rule=rules.ACCOUNT_ID,
     )
     workload_roles: tuple[str, ...] = setting(
-        "roles on the project that pods have, beside those on the buckets",
+        "pods' roles on the project, in addition to those on the buckets",
         default=("roles/logging.logWriter",),
         rule=_NODE_ROLE,
     )
     security_group: str | None = setting(
-        "the group that contains those whose members may be granted rights on the cluster; without it only "
-        "users may. Taken out again it stays: Pulumi's provider can't switch it off",
+        "group that contains all groups with access to the cluster; without it only users can get access. "
+        "Removing the setting doesn't remove the group: Pulumi's provider can't",
         default=None,
         rule=rules.pattern(
             r"gke-security-groups@[a-z0-9-]+(\.[a-z0-9-]+)+",
@@ -255,11 +254,11 @@ class GkeSettings:
         ),
     )
     artifact_bucket: str | None = setting(
-        "a bucket of the cluster's own, for what jobs leave beside checkpoints; without it none is made",
+        "bucket for jobs' other outputs, which the layer creates; default: none",
         default=None,
         rule=rules.BUCKET_NAME,
     )
     force_destroy: bool = setting(
-        "delete the artifact bucket with all it holds when the stack is destroyed; refused in `prod`",
+        "delete the artifact bucket with its contents when the stack is destroyed; refused in `prod`",
         default=False,
     )

@@ -67,12 +67,12 @@ def _rates(settings: Settings) -> Iterable[Rate]:
 
 _ROLES = (
     Role(
-        "roles/logging.configWriter", "define metrics of the logs",
+        "roles/logging.configWriter", "create log-based metrics",
         ("logging.logMetrics.create", "logging.logMetrics.get", "logging.logMetrics.update",
          "logging.logMetrics.delete"),
     ),
     Role(
-        "roles/monitoring.editor", "make alerts, channels and dashboards",
+        "roles/monitoring.editor", "create alerts, channels and dashboards",
         ("monitoring.alertPolicies.create", "monitoring.alertPolicies.get", "monitoring.alertPolicies.update",
          "monitoring.alertPolicies.delete", "monitoring.notificationChannels.create",
          "monitoring.notificationChannels.get", "monitoring.notificationChannels.update",
@@ -81,16 +81,16 @@ _ROLES = (
          "monitoring.metricDescriptors.get"),
     ),
     Role(
-        "roles/pubsub.admin", "make the topics that incidents are published to, and let Google publish",
+        "roles/pubsub.admin", "create the topics of channels, and let Google publish to them",
         ("pubsub.topics.create", "pubsub.topics.get", "pubsub.topics.update", "pubsub.topics.delete",
          "pubsub.topics.getIamPolicy", "pubsub.topics.setIamPolicy"),
     ),
     Role(
-        "roles/serviceusage.serviceUsageConsumer", "have the budget's requests count for the project",
+        "roles/serviceusage.serviceUsageConsumer", "count the budget's requests against the project's quota",
         ("serviceusage.services.use",), setting="billing_account",
     ),
     Role(
-        "roles/billing.costsManager", "make the budget",
+        "roles/billing.costsManager", "create the budget",
         ("billing.budgets.create", "billing.budgets.get", "billing.budgets.update", "billing.budgets.delete"),
         "billing account", "billing_account",
     ),

@@ -52,13 +52,11 @@ _BASE = rules.pattern(
 class ChannelSettings:
     """An item of `monitoring:channels`: exactly one of email, webhook, topic and existing."""
 
-    name: str = setting("what the alerts call it", rule=_NAME, example="oncall")
-    email: str | None = setting("an address that gets an e-mail", default=None, rule=_EMAIL)
-    webhook: str | None = setting("a URL that is sent each incident", default=None, rule=_WEBHOOK)
-    topic: str | None = setting(
-        "a Pub/Sub topic, made here, that each incident is published to", default=None, rule=_TOPIC
-    )
-    existing: str | None = setting("a channel that exists, of any kind", default=None, rule=_EXISTING)
+    name: str = setting("name by which alerts refer to it", rule=_NAME, example="oncall")
+    email: str | None = setting("e-mail address", default=None, rule=_EMAIL)
+    webhook: str | None = setting("URL that receives each incident", default=None, rule=_WEBHOOK)
+    topic: str | None = setting("Pub/Sub topic, which the layer creates", default=None, rule=_TOPIC)
+    existing: str | None = setting("existing channel of any kind", default=None, rule=_EXISTING)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,12 +64,12 @@ class AlertSettings:
     """An item of `monitoring:alerts`: values that differ from docs/reference/monitoring.md."""
 
     name: str = setting("which alert", example="run-stalled")
-    enabled: bool = setting("false: it isn't made", default=True)
+    enabled: bool = setting("false: the alert isn't created", default=True)
     threshold: float | None = setting(
-        "from where on it fires; its own, unless given: docs/reference/monitoring.md", default=None
+        "the alert fires beyond it; default: docs/reference/monitoring.md", default=None
     )
     channels: tuple[str, ...] = setting(
-        "names of channels that it goes to; all, unless given",
+        "names of its channels; default: all",
         default=(),
         not_empty="an alert goes to some channel",
     )
@@ -79,28 +77,27 @@ class AlertSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class MonitoringSettings:
-    """Metrics of the logs, alerts, who is notified, dashboards, and a budget."""
+    """Log-based metrics, alerts, notification channels, dashboards, and a budget."""
 
     channels: tuple[ChannelSettings, ...] = setting(
-        "who is notified, and how", default=(), example="[{name: oncall, email: oncall@example.com}]"
+        "notification channels", default=(), example="[{name: oncall, email: oncall@example.com}]"
     )
     alerts: tuple[AlertSettings, ...] = setting(
-        "alerts that differ from their defaults; all others are as docs/reference/monitoring.md lists them",
+        "changes to the alerts of docs/reference/monitoring.md",
         default=(),
     )
-    alerting: bool = setting("false: metrics and dashboards alone", default=True)
-    dashboards: bool = setting("false: none", default=True)
+    alerting: bool = setting("false: no alerts, only metrics and dashboards", default=True)
+    dashboards: bool = setting("false: no dashboards", default=True)
     runbooks: str | None = setting(
-        "URL of the folder docs/runbooks, which alerts then link to; their text they hold anyhow",
+        "URL of your copy of docs/runbooks, which notifications link to; they contain the text anyway",
         default=None,
         rule=_BASE,
     )
     billing_account: str | None = setting(
-        "the project's billing account; with it a budget is made", default=None, rule=_BILLING
+        "the project's billing account; with it the layer creates a budget", default=None, rule=_BILLING
     )
     budget_per_month: int | None = setting(
-        "that budget, of the whole project, in its billing account's currency, which needn't be the dollar "
-        "of the price book; 50, 90 and 100 % of it are notified",
+        "budget of the whole project, in the billing account's currency; it notifies at 50, 90 and 100 %",
         default=None,
         rule=rules.between(1, 1_000_000_000, "a month"),
     )

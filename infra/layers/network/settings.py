@@ -9,7 +9,7 @@ from infra.settings.schema import setting
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkSettings:
-    """The network between hosts: one of our own, or one that exists."""
+    """The hosts' network: created here, or an existing one."""
 
     name: str = setting(
         "name of the network, and prefix of its subnets and rules",
@@ -23,24 +23,25 @@ class NetworkSettings:
         rule=rules.between(1300, 8896, "bytes"),
     )
     subnet_ranges: Mapping[str, str] = setting(
-        "region → address range, where the default range of a region doesn't suit",
+        "region → address range of its subnet; regions with v6e have defaults, each a /20 of 10.64.0.0/16",
         default={},
         rule=rules.SUBNET_RANGE,
         key_rule=rules.REGION,
     )
     cloud_nat: bool = setting(
-        "Cloud NAT, hosts' way to the internet; they boot from the bucket and need none", default=False
+        "Cloud NAT, for access to the internet; hosts have no external address, and boot without it",
+        default=False,
     )
     flow_log_sampling: float = setting(
         "share of connections that the subnets log", default=0.5, rule=rules.between(0.01, 1)
     )
     ssh_source_ranges: tuple[str, ...] = setting(
-        "where SSH may come from; the default is Identity-Aware Proxy; [] allows none",
+        "sources of SSH; the default is Identity-Aware Proxy; [] allows none",
         default=("35.235.240.0/20",),
         rule=rules.SOURCE_RANGE,
     )
     existing_network: str | None = setting(
-        "id of a network that exists, instead of one of our own; its MTU must be `network:mtu`",
+        "id of an existing network to use; its MTU must be `network:mtu`",
         default=None,
         rule=rules.NETWORK_ID,
     )
@@ -51,7 +52,7 @@ class NetworkSettings:
         key_rule=rules.REGION,
     )
     manage_firewall: bool = setting(
-        "write our firewall rules; false where the owner of an existing network keeps them", default=True
+        "create firewall rules; false if the owner of an existing network manages them", default=True
     )
 
     @property

@@ -92,19 +92,19 @@ _ACTING = Acting(
 )
 _ROLES = (
     Role(
-        "roles/storage.admin", "create the raw and the scratch bucket and their policies",
+        "roles/storage.admin", "create the pipeline's raw and scratch buckets and their policies",
         ("storage.buckets.create", "storage.buckets.get", "storage.buckets.update", "storage.buckets.delete",
          "storage.buckets.getIamPolicy", "storage.buckets.setIamPolicy", "storage.objects.create",
          "storage.objects.get", "storage.objects.list", "storage.objects.delete"),
     ),
     Role(
-        "roles/iam.serviceAccountAdmin", "create the pipeline's accounts and say who runs as them",
+        "roles/iam.serviceAccountAdmin", "create the pipeline's accounts and grant their use",
         ("iam.serviceAccounts.create", "iam.serviceAccounts.get", "iam.serviceAccounts.getIamPolicy",
          "iam.serviceAccounts.setIamPolicy", "iam.serviceAccounts.delete"),
     ),
-    act_as(_ACTING.on, "make what runs as the pipeline's accounts"),
+    act_as(_ACTING.on, "create the pipeline's function and jobs"),
     Role(
-        "roles/iam.roleAdmin", "define the runs' custom roles",
+        "roles/iam.roleAdmin", "create the pipeline's custom roles",
         ("iam.roles.create", "iam.roles.get", "iam.roles.update", "iam.roles.delete", "iam.roles.undelete"),
     ),
     Role(
@@ -128,7 +128,7 @@ _ROLES = (
          "cloudfunctions.functions.delete", "cloudfunctions.operations.get"),
     ),
     Role(
-        "roles/run.admin", "say who calls the function",
+        "roles/run.admin", "grant access to the function",
         ("run.services.getIamPolicy", "run.services.setIamPolicy"),
     ),
     Role(
@@ -137,7 +137,7 @@ _ROLES = (
          "eventarc.operations.get"), setting="on_submit",
     ),
     Role(
-        "roles/serviceusage.serviceUsageAdmin", "make Eventarc's service agent",
+        "roles/serviceusage.serviceUsageAdmin", "create Eventarc's service agent",
         ("serviceusage.services.enable",), setting="on_submit",
     ),
     Role(

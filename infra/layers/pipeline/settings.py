@@ -39,21 +39,21 @@ _CORES = Rule(
 
 @dataclass(frozen=True, kw_only=True)
 class PipelineSettings:
-    """Spark turns submitted raw text into token shards; a training job on them follows."""
+    """Spark turns submitted text into token shards, and a training job can follow."""
 
     name: str = setting(
-        "of the function, its trigger and its sweep, and prefix of its accounts",
+        "name of the function, its trigger and its sweep, and prefix of its accounts",
         default="tpu-pipeline",
         rule=_NAME,
         per_environment=True,
     )
     raw_bucket_name: str = setting(
-        "bucket of the raw text; it stays when its stack is destroyed",
+        "bucket of the raw text; kept when its stack is destroyed",
         rule=rules.DOMAIN_BUCKET_NAME,
         example="my-project-raw",
     )
     existing_raw_bucket: bool = setting(
-        "the bucket exists, in storage:location: it is read, never changed",
+        "use an existing bucket, in storage:location; the layer only reads it",
         default=False,
     )
     raw_nearline_days: int = setting(
@@ -62,26 +62,26 @@ class PipelineSettings:
         rule=rules.between(0, 3650),
     )
     scratch_bucket_name: str | None = setting(
-        "bucket of code and of what Spark leaves behind; rawBucketName-scratch, unless given",
+        "bucket of code and of Spark's own files; default: rawBucketName-scratch",
         default=None,
         rule=rules.BUCKET_NAME,
     )
     scratch_days: int = setting(
-        "days after which what lies in it is removed", default=7, rule=rules.between(1, 365)
+        "days after which its objects are removed", default=7, rule=rules.between(1, 365)
     )
     code: str | None = setting(
         "sha256 of the job's code and packages; `tpu pipeline publish` writes it", default=None, rule=_CODE
     )
     config: str = setting(
-        "what `workload preprocess` does: a TOML file (docs/reference/preprocess.md)",
+        "config of `workload preprocess` (docs/reference/preprocess.md)",
         default="text.toml",
         rule=_CONFIG,
     )
     changes: tuple[str, ...] = setting(
-        "values of that file that differ, as its `--set` takes them", default=(), rule=_CHANGE
+        "overrides of that config, as `--set` takes them", default=(), rule=_CHANGE
     )
     runtime_version: str = setting(
-        "runtime of the batches",
+        "Spark runtime of the batches",
         default="2.3",
         rule=rules.one_of(*facts.RUNTIMES),
     )
@@ -90,24 +90,22 @@ class PipelineSettings:
         "heap of the driver's JVM", default=9600, rule=rules.between(512, 118784, "MiB")
     )
     driver_overhead_mib: int = setting(
-        "memory of the driver beside the heap", default=2400, rule=rules.between(384, 118784, "MiB")
+        "memory of the driver outside the heap", default=2400, rule=rules.between(384, 118784, "MiB")
     )
     executor_cores: int = setting("cores of an executor, each with a Python worker", default=4, rule=_CORES)
     executor_memory_mib: int = setting(
         "heap of an executor's JVM", default=6144, rule=rules.between(512, 118784, "MiB")
     )
     executor_overhead_mib: int = setting(
-        "memory of an executor beside the heap: its Python workers", default=6144,
+        "memory of an executor outside the heap, for its Python workers", default=6144,
         rule=rules.between(384, 118784, "MiB"),
     )  # fmt: skip
     dynamic_allocation: bool = setting(
-        "executors come and go with the work, between the least and the most", default=True
+        "scale executors with the work, from minExecutors to maxExecutors", default=True
     )
-    min_executors: int = setting(
-        "least number of executors", default=2, rule=rules.between(2, facts.MOST_EXECUTORS)
-    )
+    min_executors: int = setting("minimum executors", default=2, rule=rules.between(2, facts.MOST_EXECUTORS))
     max_executors: int = setting(
-        "most executors; without dynamicAllocation, as many", default=20,
+        "maximum executors; without dynamicAllocation their number", default=20,
         rule=rules.between(2, facts.MOST_EXECUTORS),
     )  # fmt: skip
     disk_gib: int = setting(
@@ -117,55 +115,56 @@ class PipelineSettings:
         "compute tier of driver and executors", default="standard", rule=rules.one_of("standard", "premium")
     )
     ttl_minutes: int = setting(
-        "how long a batch may take until it is ended",
+        "time limit of a batch",
         default=240,
         rule=rules.between(facts.LEAST_TTL_MINUTES, facts.MOST_TTL_MINUTES, "min"),
     )
     on_submit: bool = setting("start a run when an object FOLDER/_SUBMIT is written", default=True)
     sweep_minutes: int = setting(
-        "how often the function looks at every run and request; at the raw bucket every ten minutes",
+        "interval at which the function advances every run and request; it lists the raw bucket every ten "
+        "minutes",
         default=1, rule=rules.between(1, 30, "min"),
     )  # fmt: skip
     schedule_region: str | None = setting(
-        "region of the sweep's job; storage:location, or the nearest that has Cloud Scheduler, unless given",
+        "region of the sweep's job; default: storage:location, or the nearest with Cloud Scheduler",
         default=None,
         rule=replace(rules.REGION, fix="leave it out: the nearest region that has Cloud Scheduler is taken"),
     )
     train: str = setting(
-        "who trains on the shards: a new slice of the fleet, a JobSet of the queue, a Vertex custom job; "
-        "or none",
+        "what trains on the shards: a fleet's new slice, a JobSet of the queue, a Vertex AI custom job, or "
+        "none",
         default=NO_TRAINING,
         rule=rules.one_of(*TRAININGS),
     )
     train_run: str = setting(
-        "what they run; @DATA@ is the folder of the shards, @RUN@ the run", default="train tiny.toml "
+        "their command; @DATA@ is the folder of the shards, @RUN@ the run", default="train tiny.toml "
         "--name @RUN@ --set data.path=@DATA@", rule=rules.COMMAND,
     )  # fmt: skip
     train_slice: str = setting(
         "size of the slice", default="v6e-8", rule=rules.one_of(*(kind.name for kind in CATALOG.types))
     )
-    train_zone: str | None = setting("zone of a slice of the fleet", default=None, rule=rules.ZONE)
+    train_zone: str | None = setting("zone of the slice, with train: fleet", default=None, rule=rules.ZONE)
     train_spot: bool = setting("a Spot slice", default=True)
-    train_hours: int = setting(
-        "how long training may take until it is ended", default=24, rule=rules.between(1, 8760, "h")
-    )
-    train_team: str | None = setting("team of queue:teams whose JobSet it is", default=None)
+    train_hours: int = setting("time limit of training", default=24, rule=rules.between(1, 8760, "h"))
+    train_team: str | None = setting("team of the JobSet, of queue:teams", default=None)
     train_image: str | None = setting(
-        "image of the Vertex custom job, which `tpu job image` writes", default=None, rule=rules.DIGEST
+        "image of the Vertex AI custom job, built with `tpu job image`", default=None, rule=rules.DIGEST
     )
     max_run_cost_usd: int | None = setting(
-        "what a run may cost at most, by the price book: more is refused before anything starts",
+        "maximum predicted price of a run; more is refused before anything starts",
         default=None,
         rule=rules.between(1, 1_000_000, "$"),
     )
     account_users: tuple[str, ...] = setting(
-        "who brings the layer up: what it makes runs as its accounts", default=(), rule=rules.MEMBER
+        "members who bring the layer up: they may act as its service accounts", default=(), rule=rules.MEMBER
     )
-    runners: tuple[str, ...] = setting("who may start, cancel and retry runs", default=(), rule=rules.MEMBER)
-    viewers: tuple[str, ...] = setting("who may look at runs", default=(), rule=rules.MEMBER)
+    runners: tuple[str, ...] = setting(
+        "members who may start, cancel and retry runs", default=(), rule=rules.MEMBER
+    )
+    viewers: tuple[str, ...] = setting("members who may see runs", default=(), rule=rules.MEMBER)
     spark_role: str = setting(
-        "role of Spark's account on the project; dataproc.worker, as documented for runtime 2, reads "
-        "and writes every bucket of the project",
+        "role of Spark's account on the project; dataproc.worker, documented for runtime 2, can read and "
+        "write every bucket of the project",
         default=WORKER,
         rule=rules.one_of(WORKER, SMALL_ROLE),
     )

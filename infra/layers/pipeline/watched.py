@@ -5,21 +5,21 @@ from infra.settings.schema import Settings
 
 _BATCHES_FAILED = LogMetric(
     name="batches-failed",
-    about="Spark batches that failed, or were ended",
+    about="Spark batches that failed or were cancelled",
     resource=FUNCTION,
     filter='jsonPayload.event="pipeline_batch"',
     labels={"batch": "EXTRACT(jsonPayload.batch)"},
 )
 _RUNS_FAILED = LogMetric(
     name="runs-failed",
-    about="runs of the pipeline that failed, or that its function couldn't advance",
+    about="pipeline runs that failed, or that the function couldn't advance",
     resource=FUNCTION,
     filter='jsonPayload.event:"pipeline_" AND severity>=ERROR',
     labels={"outcome": "EXTRACT(jsonPayload.outcome)"},
 )
 _SWEEPS_FAILED = LogMetric(
     name="sweeps-failed",
-    about="calls of a scheduled job that failed: the pipeline's sweep",
+    about="failed sweeps of the pipeline",
     resource=SCHEDULE,
     filter="severity>=ERROR",
     labels={"job": "EXTRACT(resource.labels.job_id)"},
@@ -35,14 +35,14 @@ def _sweeps(settings: Settings, _: float) -> str:
 ALERTS = (
     Alert(
         name="batch-failed",
-        means="a Spark batch failed, was cancelled or ran out of its time",
+        means="a Spark batch failed, was cancelled or exceeded its time limit",
         severity="ERROR",
         conditions={"batches failed": Count(_BATCHES_FAILED, by=("batch",))},
-        threshold=0, low=0, high=1000, unit="batches in 5 min",
+        threshold=0, low=0, high=1000, unit="failed batches in 5 min",
     ),
     Alert(
         name="pipeline-failed",
-        means="a run of the pipeline failed, or its sweeps do",
+        means="a pipeline run failed, or sweeps fail",
         severity="ERROR",
         conditions={
             "runs failed": Count(_RUNS_FAILED, by=("outcome",)),

@@ -37,15 +37,15 @@ _ROLES = (
          "artifactregistry.repositories.getIamPolicy", "artifactregistry.repositories.setIamPolicy"),
     ),
     Role(
-        "roles/iam.roleAdmin", "define what members of teams may do in the project",
+        "roles/iam.roleAdmin", "create the team members' custom role",
         ("iam.roles.create", "iam.roles.get", "iam.roles.update", "iam.roles.delete", "iam.roles.undelete"),
     ),
     Role(
-        "roles/resourcemanager.projectIamAdmin", "grant it to them",
+        "roles/resourcemanager.projectIamAdmin", "grant team members their custom role",
         ("resourcemanager.projects.getIamPolicy", "resourcemanager.projects.setIamPolicy"),
     ),
     Role(
-        "roles/secretmanager.admin", "say which team's jobs read a secret",
+        "roles/secretmanager.admin", "let a team's jobs read its secrets",
         ("secretmanager.secrets.get", "secretmanager.secrets.getIamPolicy",
          "secretmanager.secrets.setIamPolicy"),
         setting="teams[].secrets",

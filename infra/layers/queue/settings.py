@@ -22,12 +22,12 @@ class TeamQuotaSettings:
 
     pool: str = setting("name of an item of gke:tpuPools", rule=rules.RESOURCE_NAME, example="train")
     chips: int = setting(
-        "chips of its nodes that the team gets whenever its jobs need them; other teams borrow idle ones",
+        "chips, a multiple of a slice's; other teams may borrow idle ones",
         rule=rules.between(0, 1_000_000),
         example="16",
     )
     borrow: int | None = setting(
-        "chips that it may borrow beside them, at most; all that are idle, unless given",
+        "maximum chips to borrow beyond them; default: all idle ones",
         default=None,
         rule=rules.between(0, 1_000_000),
     )
@@ -39,16 +39,18 @@ class TeamSettings:
 
     name: str = setting("name of the team", rule=NAMESPACE, example="vision")
     namespace: str | None = setting(
-        "Kubernetes namespace of its jobs; the team's name, unless given", default=None, rule=NAMESPACE
+        "Kubernetes namespace of its jobs; default: the team's name", default=None, rule=NAMESPACE
     )
-    members: tuple[str, ...] = setting("who may submit and cancel its jobs", default=(), rule=rules.MEMBER)
+    members: tuple[str, ...] = setting(
+        "users and groups who may submit and cancel its jobs", default=(), rule=rules.MEMBER
+    )
     quota: tuple[TeamQuotaSettings, ...] = setting(
-        "its chips; with one of any team each team has a queue of its own, and all borrow what no team's "
-        "quota has",
+        "guaranteed chips, by pool; once any team has a quota, each team has its own ClusterQueue, and all "
+        "may borrow chips that are in no quota",
         default=(),
     )
     weight: int = setting(
-        "its part of the chips that teams borrow: 2 is twice that of a team with 1",
+        "share of the chips that teams borrow: 2 is twice that of a team with 1",
         default=1,
         rule=rules.between(1, 1000),
     )
@@ -59,7 +61,7 @@ class TeamSettings:
         not_empty="a job has a priority",
     )
     secrets: tuple[str, ...] = setting(
-        "secrets of Secret Manager that its jobs may read and other teams' may not, beside storage:secrets",
+        "secrets of Secret Manager that only this team's jobs may read, in addition to storage:secrets",
         default=(),
         rule=SECRET_NAME,
         example="[hf-token]",
@@ -76,48 +78,48 @@ class QueueSettings:
         not_empty="jobs are submitted by teams",
     )
     kueue_image: str = setting(
-        "image of Kueue's controller; one of registry.k8s.io is pulled by a remote repository of ours",
+        "image of Kueue's controller; nodes pull images of registry.k8s.io through a remote repository, "
+        "which the layer creates",
         default=IMAGES["kueue"],
         rule=rules.DIGEST,
     )
     jobset_image: str = setting(
-        "image of JobSet's controller; likewise", default=IMAGES["jobset"], rule=rules.DIGEST
+        "image of JobSet's controller, pulled the same way", default=IMAGES["jobset"], rule=rules.DIGEST
     )
     image: str | None = setting(
         "image that jobs run in; without it `tpu job submit` needs --image", default=None, rule=rules.DIGEST
     )
     install: str = setting(
-        "what pods run: `bundle`, that of tpu:bundle, which they install as hosts do, on an image with bash "
-        "and curl; or `image`, what the image itself has",
+        "`bundle`: pods install the bundle of tpu:bundle, on an image with bash and curl; `image`: the image "
+        "contains it",
         default="bundle",
         rule=rules.one_of("bundle", "image"),
     )
     env: Mapping[str, str] = setting(
-        "environment variables of every job; those of `--env` come before them",
+        "environment variables of every job; `--env` overrides them",
         default={},
         rule=VALUE,
         key_rule=NAME,
     )
     secrets: tuple[str, ...] = setting(
-        "environment variables of every job from Secret Manager, as those of `--secret`",
+        "environment variables of every job from Secret Manager, like `--secret`",
         default=(),
         rule=SECRET,
         example="[wandb-api-key]",
     )
     queueing_strategy: str = setting(
-        "BestEffortFIFO: a job that doesn't fit lets smaller ones and those for other pools pass; "
-        "StrictFIFO: none passes it, so chips may stand idle, and the order is strict",
+        "BestEffortFIFO: later jobs pass one that doesn't fit; StrictFIFO: none passes it, so chips may be "
+        "idle",
         default=STRATEGIES[0],
         rule=rules.one_of(*STRATEGIES),
     )
     chips: int | None = setting(
-        "chips of all node pools, which the queue's quota is derived from; only checked",
+        "optional check: the total chips of gke:tpuPools",
         default=None,
         rule=rules.between(0, 1_000_000),
     )
     restarts: int = setting(
-        "how often a job is restarted after a failure that isn't its own; maintenance and preemption are not "
-        "counted",
+        "maximum restarts of a job after lost workers; maintenance and preemptions aren't counted",
         default=4,
         rule=rules.between(0, 100),
     )

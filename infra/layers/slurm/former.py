@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from settings_schema.schema import Former
 
 _NO_ADDRESS = Former(
-    "a host has no external address: it boots from the bucket",
+    "hosts have no external address",
     "remove it; network:cloudNat is the hosts' way to the internet",
 )
 _ACCOUNT = Former(
-    "hosts run as the account of storage:serviceAccountId; IAM and no scope limits it",
+    "hosts run as the account of storage:serviceAccountId, limited by IAM, not by scopes",
     "remove it, or write storage:serviceAccountId",
 )
 FORMER: Mapping[str, Former] = {
@@ -21,27 +21,27 @@ FORMER: Mapping[str, Former] = {
         "write acceleratorType: v6e-16, or topology: 4x4",
     ),
     "data_disks": Former(
-        "each host has the disk of its zone that the data layer makes of a snapshot, for reading",
+        "each host mounts its zone's data disk, read-only",
         "write data:snapshot",
     ),
     "disable_public_ips": _NO_ADDRESS,
     "docker_image": Former(
-        "slurmd runs on the host itself: v6e's image has systemd, and no container around it",
-        "remove it; a job brings a container of its own (docs/reference/slurm.md)",
+        "slurmd runs on the host itself, not in a container",
+        "remove it; jobs may use containers (docs/guides/slurm.md)",
     ),
     "enable_public_ips": _NO_ADDRESS,
     "node_type": Former("it is called acceleratorType", "write acceleratorType: v6e-16"),
-    "preemptible": Former("v6e has Spot capacity, preemptible in all but name", "write spot: true"),
-    "project_id": Former("one project holds everything", "write gcp:project"),
+    "preemptible": Former("v6e has Spot, not preemptible, capacity", "write spot: true"),
+    "project_id": Former("all layers of an environment are in one project", "write gcp:project"),
     "service_account": _ACCOUNT,
     "service_account_email": _ACCOUNT,
     "service_account_scopes": _ACCOUNT,
     "subnetwork_self_link": Former(
-        "hosts are in the subnet of their region, which the network layer makes or is given",
+        "hosts are in their region's subnet of the layer network",
         "write network:existingSubnets, or nothing",
     ),
     "tf_version": Former(
-        "it chose a container of TensorFlow for v2 to v4; hosts of v6e run JAX from the bundle",
+        "it selected a TensorFlow container for v2 to v4; v6e hosts run JAX from the bundle",
         "remove it; tpu:tensorflow publishes TensorFlow with the bundle",
     ),
 }

@@ -66,11 +66,11 @@ _OBJECT = rules.pattern(
 class MountSettings:
     """Item of a nodeset's `networkStorage`: a file system that its hosts mount when they join."""
 
-    server: str | None = setting("address of an NFS server; a bucket has none", default=None, rule=_WORD)
-    remote: str = setting("path there, or the bucket's name", rule=_WORD, example="/exports/data")
-    local: str = setting("where it is mounted", rule=_LOCAL, example="/data")
+    server: str | None = setting("address of the NFS server; none for a bucket", default=None, rule=_WORD)
+    remote: str = setting("exported path, or the bucket's name", rule=_WORD, example="/exports/data")
+    local: str = setting("mount point", rule=_LOCAL, example="/data")
     type: str = setting("kind of file system", default="nfs", rule=rules.one_of("nfs", "gcsfuse"))
-    options: str = setting("options of the mount", default="ro", rule=_OPTIONS)
+    options: str = setting("mount options", default="ro", rule=_OPTIONS)
 
     former: ClassVar[Mapping[str, Former]] = {
         "server_ip": Former("it is called server", "write server"),
@@ -83,7 +83,7 @@ class MountSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class NodesetSettings:
-    """Item of `slurm:nodesets`: equal slices, whose hosts are nodes of Slurm called NAME-SLICE-wWORKER."""
+    """Item of `slurm:nodesets`: equal slices, whose hosts are Slurm nodes called NAME-SLICE-wWORKER."""
 
     name: str = setting("first part of its slices' and hosts' names", rule=_PART, example="tpu")
     accelerator_type: str | None = setting(
@@ -96,23 +96,23 @@ class NodesetSettings:
     )
     zone: str = setting("zone of the slices", rule=rules.ZONE, example="us-east5-b")
     fallback_zones: tuple[str, ...] = setting(
-        "zones for a slice that Google has no chips for in its own, in this order",
+        "zones for a slice whose own zone has no chips, in this order",
         default=(),
         rule=rules.ZONE,
     )
     node_count_static: int = setting(
-        "hosts that are always there, as many as whole slices have", default=0, rule=rules.between(0, 65536)
+        "hosts that are always up, in whole slices", default=0, rule=rules.between(0, 65536)
     )
     node_count_dynamic_max: int = setting(
-        "hosts at most, the static ones among them: more come when jobs ask, and go when idle; 0: just the "
-        "static ones",
+        "maximum hosts, static ones included: further slices are created for jobs and deleted when idle; 0: "
+        "only static ones",
         default=0,
         rule=rules.between(0, 65536),
     )
     spot: bool = setting("Spot: about half the price, preempted with 30 seconds' notice", default=False)
     reserved: bool = setting("from a reservation of the project", default=False)
     preserve_tpu: bool = setting(
-        "keep a slice that has come although it is idle: one of several hosts can't be stopped, only deleted",
+        "keep idle slices instead of deleting them (multi-host slices can't be stopped)",
         default=False,
     )
     runtime_version: str | None = setting(
@@ -120,7 +120,7 @@ class NodesetSettings:
     )
     network_storage: tuple[MountSettings, ...] = setting("file systems that hosts mount", default=())
     startup_script: str | None = setting(
-        "script that each host runs as root before it joins; where it fails, the host doesn't",
+        "script that each host runs as root before it joins; if it fails, the host doesn't join",
         default=None,
         rule=_OBJECT,
     )
@@ -130,50 +130,50 @@ class NodesetSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class PartitionSettings:
-    """Item of `slurm:partitions`: what `sbatch -p NAME` means."""
+    """Item of `slurm:partitions`: a partition, for `sbatch -p NAME`."""
 
     name: str = setting("name of the partition", rule=_PART, example="tpu")
     nodesets: tuple[str, ...] = setting(
-        "its nodesets, of slices of one size; a job is on slices of one of them", rule=_PART, example="[tpu]"
+        "its nodesets, with slices of one size; a job uses one of them", rule=_PART, example="[tpu]"
     )
-    default: bool = setting("the partition of jobs that name none; the first, unless one is", default=False)
+    default: bool = setting("Slurm's default partition; otherwise the first is", default=False)
     max_hours: int | None = setting(
-        "time limit of its jobs; none, unless given", default=None, rule=rules.between(1, 8760, "h")
+        "time limit of its jobs; default: none", default=None, rule=rules.between(1, 8760, "h")
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class LimitSettings:
-    """Item of `slurm:qos`: limits and priority of jobs that ask for it, `sbatch --qos=NAME`."""
+    """Item of `slurm:qos`: limits and priority of jobs, for `sbatch --qos=NAME`."""
 
-    name: str = setting("its name; normal is that of jobs that ask for none", rule=_ACCOUNT, example="debug")
-    priority: int = setting("priority beside the others'", default=0, rule=rules.between(0, 10000))
+    name: str = setting("its name; `normal` is the default QOS", rule=_ACCOUNT, example="debug")
+    priority: int = setting("priority relative to other QOS", default=0, rule=rules.between(0, 10000))
     max_hosts: int | None = setting(
-        "hosts that its jobs have at once", default=None, rule=rules.between(1, 65536)
+        "maximum hosts of its running jobs", default=None, rule=rules.between(1, 65536)
     )
     max_hosts_per_user: int | None = setting(
-        "hosts that its jobs of one user have at once", default=None, rule=rules.between(1, 65536)
+        "maximum hosts of its running jobs per user", default=None, rule=rules.between(1, 65536)
     )
     max_jobs_per_user: int | None = setting(
-        "jobs of it that run at once for a user", default=None, rule=rules.between(1, 10000)
+        "maximum running jobs per user", default=None, rule=rules.between(1, 10000)
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class TeamSettings:
-    """Item of `slurm:accounts`: an account of Slurm, whose users share and are limited together."""
+    """Item of `slurm:accounts`: a Slurm account, whose users have shares and limits together."""
 
     name: str = setting("name of the account", rule=_ACCOUNT, example="vision")
     users: tuple[str, ...] = setting(
-        "its users, by their names on the hosts", rule=_USER, example="[ada_example_com]"
+        "its users, by their login names on the hosts", rule=_USER, example="[ada_example_com]"
     )
-    fairshare: int = setting("share beside the other accounts'", default=1, rule=rules.between(1, 10000))
+    fairshare: int = setting("share relative to other accounts", default=1, rule=rules.between(1, 10000))
     max_hosts: int | None = setting(
-        "hosts that its jobs have at once", default=None, rule=rules.between(1, 65536)
+        "maximum hosts of its running jobs", default=None, rule=rules.between(1, 65536)
     )
-    max_jobs: int | None = setting("jobs of it that run at once", default=None, rule=rules.between(1, 10000))
+    max_jobs: int | None = setting("maximum running jobs", default=None, rule=rules.between(1, 10000))
     qos: tuple[str, ...] = setting(
-        "items of slurm:qos that its jobs may ask for, beside normal", default=(), rule=_ACCOUNT
+        "items of slurm:qos that its jobs may use, besides `normal`", default=(), rule=_ACCOUNT
     )
 
 
@@ -189,24 +189,24 @@ class SlurmSettings:
     """A Slurm cluster whose nodes are the hosts of v6e slices."""
 
     name: str | None = setting(
-        "name of the cluster, and prefix of its machines, disk, secret and accounts; slurm-ENV, unless given",
+        "name of the cluster, and prefix of its machines, disk, secret and accounts; default: slurm-ENV",
         default=None,
         rule=_NAME,
     )
     nodesets: tuple[NodesetSettings, ...] = setting(
-        "the slices, alike in each nodeset",
+        "sets of equal slices",
         example="[{name: tpu, acceleratorType: v6e-16, zone: us-east5-b}]",
     )
     partitions: tuple[PartitionSettings, ...] = setting(
-        "partitions; one for each nodeset, of its name, unless given", default=()
+        "partitions; default: one for each nodeset, with its name", default=()
     )
     n_unit: str = setting(
-        "what `-N` counts: slices, as cluster-toolkit's TPU nodes, or hosts",
+        "unit of `-N`: slices, like cluster-toolkit's TPU nodes, or hosts",
         default=SLICE,
         rule=rules.one_of(*UNITS),
     )
     zone: str | None = setting(
-        "zone of the controller and the login nodes; the first nodeset's, unless given",
+        "zone of the controller and the login nodes; default: that of the first nodeset",
         default=None,
         rule=rules.ZONE,
     )
@@ -219,16 +219,16 @@ class SlurmSettings:
         "disk of the controller's state", default="pd-balanced", rule=rules.one_of(*DISKS)
     )
     state_disk_gib: int = setting(
-        "its size: queue, accounting, and /home where that is on it", default=100,
+        "its size, for queue, accounting, and /home with homeStorage nfs", default=100,
         rule=rules.between(10, 65536, "GiB"),
     )  # fmt: skip
     existing_state_disk: str | None = setting(
-        "id of a disk that a destroyed stack left, in the controller's zone: it is used as it is",
+        "id of the state disk of a destroyed stack, in the controller's zone, to continue with",
         default=None,
         rule=_DISK,
     )
     home_storage: str = setting(
-        "where /home is: on the controller's disk, which it exports, or on a Filestore instance",
+        "place of /home: the controller's disk, exported by NFS, or a Filestore instance",
         default=NFS,
         rule=rules.one_of(*HOMES),
     )
@@ -239,31 +239,29 @@ class SlurmSettings:
         "capacity of the Filestore instance", default=1024, rule=rules.between(1024, 102400, "GiB")
     )
     suspend_time_s: int = setting(
-        "how long a slice is idle until it goes", default=300, rule=rules.between(30, 86400, "s")
+        "idle time after which a slice is deleted", default=300, rule=rules.between(30, 86400, "s")
     )
     resume_timeout_s: int = setting(
-        "how long a slice may take to come until its job is queued again",
+        "time limit for a slice's hosts to join; then its job is requeued",
         default=1500,
         rule=rules.between(300, 86400, "s"),
     )
-    accounting: bool = setting(
-        "keep what jobs used, in slurmdbd and MariaDB on the controller", default=False
-    )
+    accounting: bool = setting("record jobs' usage, in slurmdbd and MariaDB on the controller", default=False)
     accounts: tuple[TeamSettings, ...] = setting(
-        "accounts of Slurm with limits; jobs of others are then refused", default=()
+        "Slurm accounts with limits; jobs of other users are then refused", default=()
     )
-    qos: tuple[LimitSettings, ...] = setting("limits of jobs by what they ask for", default=())
+    qos: tuple[LimitSettings, ...] = setting("QOS: limits and priorities of jobs", default=())
     users: tuple[str, ...] = setting(
-        "who may log in to the login nodes, and so submit", default=(), rule=rules.MEMBER
+        "members who may log in to the login nodes and submit", default=(), rule=rules.MEMBER
     )
     account_users: tuple[str, ...] = setting(
-        "who brings the layer up: machines run as its accounts", default=(), rule=rules.MEMBER
+        "members who bring the layer up: they may act as its service accounts", default=(), rule=rules.MEMBER
     )
     bundle: str | None = setting(
-        "sha256 of Slurm and what it needs; `tpu publish` writes it", default=None, rule=rules.SHA256
+        "sha256 of Slurm's packages; `tpu publish` writes it", default=None, rule=rules.SHA256
     )
     ssh: str = setting(
-        "how `tpu slurm` reaches a login node; no shell reads it, and the command is one argument",
+        "command by which `tpu slurm` reaches a login node; run without a shell, {command} is one argument",
         default=SSH,
         rule=rules.SSH_LOGIN,
     )

@@ -7,7 +7,7 @@ _EVENT = 'logName="{log}" AND jsonPayload.event="slurm-queue"'
 _PARTITION = {"partition": "EXTRACT(jsonPayload.partition)"}
 _STANDING = LogMetric(
     name="slurm-standing",
-    about="seconds that a job has waited although hosts are free, by partition",
+    about="seconds that a job has waited while hosts are free, by partition",
     resource=HOST,
     filter=f"{_EVENT} AND jsonPayload.waiting>=1",
     labels=_PARTITION,
@@ -16,14 +16,14 @@ _STANDING = LogMetric(
 )
 _DOWN = LogMetric(
     name="slurm-down",
-    about="minutes in which hosts of a Slurm partition were down, or without a slice",
+    about="minutes with hosts down or without a slice, by partition",
     resource=HOST,
     filter=f"{_EVENT} AND jsonPayload.down>=1",
     labels=_PARTITION,
 )
 _ALIVE = LogMetric(
     name="slurm-alive",
-    about="minutes in which the controller's daemon looked, by whether slurmctld answered it",
+    about="minutes in which the slice daemon ran, by whether slurmctld answered it",
     resource=HOST,
     filter='logName="{log}" AND jsonPayload.event="slurm-alive"',
     labels={"slurmctld": "EXTRACT(jsonPayload.slurmctld)"},
@@ -42,25 +42,25 @@ def _silent(settings: Settings, threshold: float) -> str:
 ALERTS = (
     Alert(
         name="slurm-queue-stuck",
-        means="a Slurm queue is stuck: jobs wait, hosts are free or requested, and no job begins",
+        means="a Slurm queue is stuck: jobs wait, hosts are free or requested, no job starts",
         severity="ERROR",
         conditions={"no job begins": Query(
             lambda settings, most: f"{mean(_STANDING, settings, '5m', ('partition',))} > {most:g}"
         )},
-        threshold=3600, low=60, high=604800, unit="s without a job that begins",
+        threshold=3600, low=60, high=604800, unit="s without a start of a job",
     ),
     Alert(
         name="slurm-nodes-down",
-        means="hosts of a Slurm partition get no job: they are down, didn't join, or have no slice",
+        means="hosts of a Slurm partition get no jobs: they are down, didn't join, or have no slice",
         severity="WARNING",
         conditions={"hosts are down": Count(_DOWN, 1800, ("partition",))},
-        threshold=15, low=0, high=29, unit="min of the last 30 with hosts that are down",
+        threshold=15, low=0, high=29, unit="min of the last 30 with hosts down",
     ),
     Alert(
         name="slurm-controller-silent",
-        means="slurmctld, the controller's daemon or its machine is away: nobody ends billed slices",
+        means="slurmctld, the slice daemon or their machine is down: idle slices stay billed",
         severity="ERROR",
         conditions={"no answer": Query(_silent, 0)},
-        threshold=10, low=5, high=720, unit="min without an answer of slurmctld to the controller's daemon",
+        threshold=10, low=5, high=720, unit="min without an answer of slurmctld",
     ),
 )  # fmt: skip

@@ -123,7 +123,7 @@ _ROLES = (
         ("resourcemanager.projects.getIamPolicy", "resourcemanager.projects.setIamPolicy"),
     ),
     Role(
-        "roles/iam.roleAdmin", "define the controller's role",
+        "roles/iam.roleAdmin", "create the fleet controller's custom role",
         ("iam.roles.create", "iam.roles.get", "iam.roles.update", "iam.roles.delete", "iam.roles.undelete"),
         setting="controller_account_id",
     ),
@@ -140,7 +140,7 @@ _ROLES = (
         setting="state_key_ring",
     ),
     Role(
-        "roles/cloudkms.admin", "set the policy of that key",
+        "roles/cloudkms.admin", "grant use of that key",
         ("cloudkms.cryptoKeys.getIamPolicy", "cloudkms.cryptoKeys.setIamPolicy"),
         setting="state_users",
     ),

@@ -14,7 +14,7 @@ BOARD_ROLE = "roles/aiplatform.user"
 
 @dataclass(frozen=True, kw_only=True)
 class StorageSettings:
-    """The bucket that outlives everything, and who may use it."""
+    """Checkpoint bucket, accounts, secrets, and Pulumi's state."""
 
     bucket_name: str = setting(
         "checkpoint bucket; kept when its stack is destroyed",
@@ -22,25 +22,25 @@ class StorageSettings:
         example="my-project-checkpoints",
     )
     import_bucket: bool = setting(
-        "take over a bucket of that name that exists already, such as one that a destroyed stack left; a "
-        "plan names what differs",
+        "import an existing bucket of that name, such as one left by a destroyed stack; the plan lists "
+        "differences",
         default=False,
     )
     import_steps_bucket: bool = setting(
-        "likewise of the bucket beside it, bucketName-steps, where running jobs save", default=False
+        "the same for the steps bucket, bucketName-steps, where running jobs save", default=False
     )
     location: str = setting("the bucket's region", rule=rules.REGION, example="us-east5")
     allow_cross_region: bool = setting(
-        "let hosts in other regions use the bucket, and pay for the traffic", default=False
+        "allow hosts in other regions, whose traffic to the bucket is billed", default=False
     )
     storage_class: str = setting(
         "storage class of new objects",
         default="STANDARD",
         rule=rules.one_of("STANDARD", "NEARLINE", "COLDLINE", "ARCHIVE"),
     )
-    versioning: bool = setting("keep overwritten and deleted objects for a while", default=True)
+    versioning: bool = setting("keep overwritten and deleted objects for noncurrentVersionDays", default=True)
     hierarchical_namespace: bool = setting(
-        "real folders with atomic rename, instead of versioning; only at the bucket's creation", default=False
+        "real folders with atomic rename, instead of versioning; only for a new bucket", default=False
     )
     noncurrent_version_days: int = setting(
         "days after which an overwritten or deleted object is removed",
@@ -57,10 +57,10 @@ class StorageSettings:
         ),
     )
     unfinished_upload_days: int = setting(
-        "days after which an upload that never ended is removed", default=7, rule=rules.between(1, 365)
+        "days after which unfinished uploads are removed", default=7, rule=rules.between(1, 365)
     )
     tokens_days: int = setting(
-        "days after which a token shard that a run of the pipeline made is removed, read or not; 0: never",
+        "days after which token shards of pipeline runs are removed, used or not; 0: never",
         default=0,
         rule=rules.between(0, 3650),
     )
@@ -72,30 +72,30 @@ class StorageSettings:
     )
     labels: Mapping[str, str] = labels_setting("labels of the bucket")
     service_account_id: str = setting(
-        "account that the hosts run as", default="tpu-training", rule=rules.ACCOUNT_ID, per_environment=True
+        "service account of the hosts", default="tpu-training", rule=rules.ACCOUNT_ID, per_environment=True
     )
     service_account_users: tuple[str, ...] = setting(
-        "who may start slices that run as that account, and log in to them", default=(), rule=rules.MEMBER
+        "members who may start slices with that account, and log in to them", default=(), rule=rules.MEMBER
     )
     controller_account_id: str | None = setting(
-        "account that the fleet controller runs as, with a role of its own; without it none is made",
+        "service account for a fleet controller, created with its own role; default: none",
         default=None,
         rule=rules.ACCOUNT_ID,
     )
     controller_account_users: tuple[str, ...] = setting(
-        "who may run as that account: attach it to a machine, or impersonate it",
+        "members who may attach that account to a machine, or impersonate it",
         default=(),
         rule=rules.MEMBER,
     )
     secrets: tuple[str, ...] = setting(
-        "secrets of Secret Manager that programs on slices, of Slurm and in pods may read; `--secret` and "
-        "`secrets` of a slice choose among them",
+        "secrets of Secret Manager that all programs may read, on slices, in Slurm and in pods; `--secret` "
+        "and a slice's `secrets` choose among them",
         default=(),
         rule=variables.SECRET_NAME,
         example="[hf-token]",
     )
     repositories: tuple[str, ...] = setting(
-        "repositories of Artifact Registry with images that slices run; their hosts may pull from them",
+        "repositories of Artifact Registry from which hosts may pull images",
         default=(),
         rule=rules.pattern(
             rf"[a-z0-9-]+-docker\.pkg\.dev/{rules.PROJECT}/{rules.NAME}",
@@ -105,8 +105,8 @@ class StorageSettings:
         example="[us-east5-docker.pkg.dev/my-project/images]",
     )
     tensorboard: str | None = setting(
-        "Vertex AI TensorBoard that jobs on a cluster and the pipeline's training upload their curves to; "
-        "the hosts' account may write there",
+        "Vertex AI TensorBoard to which jobs of a queue and the pipeline upload curves; the hosts' account "
+        "may write to it",
         default=None,
         rule=rules.pattern(
             rf"projects/({rules.PROJECT}|\d+)/locations/[a-z0-9-]+/tensorboards/[\w-]+",
@@ -124,7 +124,7 @@ class StorageSettings:
         rule=rules.KEY_RING,
     )
     state_users: tuple[str, ...] = setting(
-        "who runs Pulumi on that state: objects in its bucket, encryption by its key",
+        "members who run Pulumi with that state: access to its bucket and key",
         default=(),
         rule=rules.MEMBER,
     )

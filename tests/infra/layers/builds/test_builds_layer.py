@@ -60,7 +60,7 @@ def test_builds_let_pods_read_the_secrets_that_a_layer_below_names() -> None:
     given = parsed({**BASE, **GIVEN, "storage:secrets": ["hf-token"]})
     (item,) = (item for item in access.applying(given) if item.name == role)
     assert "secretmanager.secrets.setIamPolicy" in item.permissions
-    assert item.why == "say who reads the secrets of programs"
+    assert item.why == "grant access to the secrets of programs"
 
 
 @pytest.mark.parametrize("count", [10, 11, 20, 21])
