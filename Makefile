@@ -42,7 +42,7 @@ test: setup-test ## lint, and run the tests of every day (no cloud account; some
 	wait $$! || { echo "make test: lint failed, see above" >&2; exit 1; }; exit $$tests
 
 prove: setup ## every proof, about 7 hours: kills, faults, mutants, roles, grants, all scenarios (python -m tests.proofs -h: each, with its time)
-	@tools/setup.sh manifests kubernetes queue-previous spark parity checkov mutants >/dev/null
+	@tools/setup.sh manifests kubernetes queue-previous spark parity checkov mutants wandb >/dev/null
 	@# Controllers that wait too long for a processor lose their leases: two control planes at a time.
 	python -m pytest -m prove -n 2 --dist loadfile --no-loadscope-reorder
 	python -m tests.proofs saves

@@ -107,7 +107,7 @@ def _command(
             return function(request, **values)
 
         decorated = combined(_SELECTION, *parameters)(run)
-        return fleet.command(name, cls=Command, examples=[examples], words=words)(decorated)
+        return fleet.command(name, cls=Command, examples=examples.splitlines(), words=words)(decorated)
 
     return decorate
 
@@ -128,7 +128,7 @@ def delete(request: FleetCommand, orphans: bool) -> int:
 
 @_command("status", options.as_json,
           click.option("--watch", is_flag=True, help="Observe again and again, until Ctrl+C."),
-          _INTERVAL, _PORT, log.monitor_option, examples="dev --json")  # fmt: skip
+          _INTERVAL, _PORT, log.monitor_option, examples="dev --json\ndev --watch --port 8899")  # fmt: skip
 def status(request: FleetCommand, watch: bool, monitor_interval: int, port: int | None) -> int:
     """Show every member: its state at Google and on its workers, and the next action."""
     if watch:

@@ -22,12 +22,14 @@ from workload.errors import ConfigError
 from workload.train.config import load
 
 
-def refuse_config(program: Sequence[str]) -> None:
-    """Raise CommandError for a packaged config that the trainer would refuse, on a paid slice."""
-    training = commands.training(shlex.join(program))
-    if training and training.config in commands.PACKAGED["train"]:
+def refuse_config(program: Sequence[str], folder: Path | None = None) -> None:
+    """Raise CommandError for a config, of `folder` or packaged, that the trainer would refuse on a slice."""
+    if not (training := commands.training(shlex.join(program))):
+        return
+    own = folder and folder / training.config
+    if (own and own.is_file()) or training.config in commands.PACKAGED["train"]:
         try:
-            load(training.config, training.changes)
+            load(str(own) if own and own.is_file() else training.config, training.changes)
         except ConfigError as error:
             raise CommandError(str(error)) from None
 

@@ -114,6 +114,10 @@ def run(
     settings, given = from_file(environment), variables.read(env, secrets)
     with _explained(lambda: "nothing was created"), tempfile.TemporaryDirectory(prefix="tpu-run.") as work:
         program = read_program(path, entry, requirements, list(words), Path(work), image or "")
+        if program.entry.endswith(".toml"):
+            from cli import offline  # the trainer's modules
+
+            offline.refuse_config(shlex.split(program.run), program.folder)
         name = name or re.sub(r"[^a-z0-9]+", "-", _called(path, image)).strip("-")
         item = _item(settings, name, kind, zones, image, spot=not on_demand)
         item |= {"run": program.run} | ({STOP_WHEN_DONE: True} if stop_when_done else {})

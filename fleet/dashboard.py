@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
+from urllib.parse import parse_qs, urlsplit
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -31,8 +32,8 @@ class Dashboard:
     A terminal is redrawn; elsewhere the summary is printed after events, and the log has the events.
     """
 
-    def __init__(self, title: str, console: Console | None = None, project: str = ""):
-        self._project = project
+    def __init__(self, title: str, console: Console | None = None, project: str = "", environment: str = ""):
+        self._project, self._environment = project, environment
         self._title, self._console = title, console or Terminal()
         self._rates, self._events = Rates(), deque[str](maxlen=_EVENTS)
         self._spent = show.Spent()
@@ -79,9 +80,15 @@ class Dashboard:
     @property
     def page(self) -> str:
         """HTML page with every slice and its history."""
+        return self.page_of("")
+
+    def page_of(self, condition: str) -> str:
+        """Return the page with the slices in a condition; with all, where it is empty or none is in it."""
         clock, facts, remarks = self._on_page
-        rows = self._last[1]
-        return page(self._title, clock, rows, self._history, facts, remarks, [*self._events], self._project)
+        return page(
+            self._title, clock, self._last[1], self._history, facts, remarks, [*self._events],
+            self._project, self._environment, condition,
+        )  # fmt: skip
 
     def _drawn(self, room: int) -> Group:
         """Draw the last observation; with too many members, those that need attention first."""
@@ -103,7 +110,8 @@ def serve(dashboard: Dashboard, port: int) -> ThreadingHTTPServer:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            content = dashboard.page.encode()
+            chosen = parse_qs(urlsplit(self.path).query).get("show", [""])[0]
+            content = dashboard.page_of(chosen).encode()
             self.send_response(200)
             self.send_header("Content-Type", "text/html; charset=utf-8")
             self.send_header("Content-Length", str(len(content)))

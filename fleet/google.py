@@ -241,6 +241,7 @@ def _status(kind: str, item: Mapping[str, Any]) -> WorkerStatus:
         loss=foreign.number(metadata, "loss"),
         goodput=foreign.number(metadata, "goodput"),
         final=metadata.get("final") == "1",
+        run=foreign.text(metadata, "run"),
     )
 
 

@@ -118,6 +118,7 @@ class WorkerStatus:
         final: the failed work isn't started again.
         disk_full: the boot disk was full.
         worked_s: time of the last report of work; 0: never.
+        run: URL of what the work makes; empty: unknown.
     """
 
     at_s: float
@@ -135,6 +136,7 @@ class WorkerStatus:
     loss: float | None = None
     goodput: float | None = None
     final: bool = False
+    run: str = ""
 
     def of(self, command: str) -> "WorkerStatus":
         """Return this status for a member's command; that of another command is reduced to `older`."""
@@ -241,6 +243,7 @@ def summarized(workerstatus: Sequence[WorkerStatus]) -> WorkerStatus | None:
         loss=next((work.loss for work in works if work.loss is not None), None),
         final=any(work.final for work in works),
         goodput=next((work.goodput for work in works if work.goodput is not None), None),
+        run=next((work.run for work in works if work.run), ""),
     )
 
 

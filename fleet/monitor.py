@@ -44,7 +44,8 @@ def monitor(request: FleetCommand, options: Monitoring) -> int:
     """
     fleet = opened(request, allow_empty=True)
     controller = fleet.controller(lead=not options.watch)
-    with Dashboard(f"fleet {request.environment}", project=fleet.settings.project) as dashboard:
+    project, environment = fleet.settings.project, request.environment
+    with Dashboard(f"fleet {environment}", project=project, environment=environment) as dashboard:
         page = serve(dashboard, options.port) if options.port is not None else None
         try:
             while True:

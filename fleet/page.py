@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -34,17 +36,23 @@ def page(
     lines: Sequence[str],
     events: Sequence[str],
     project: str = "",
+    environment: str = "",
+    condition: str = "",
 ) -> str:
     """Return the whole page; `facts` are its cards, `lines` what needs attention, `events` the newest last.
 
-    With a project each slice has a link to its entries in Cloud Logging.
+    With a project each slice has a link to its entries in Cloud Logging, with an environment the command that
+    shows its run. With a condition that some slices are in, these alone have rows.
     """
+    counts = Counter(row.condition for row in rows)
+    chosen = [row for row in rows if row.condition == condition] or rows
     slices = [
         {
             "row": row,
             "css": _CLASSES[Condition(row.condition)],
             **dict(zip(HEAD, cells(row), strict=True)),
             "logs": logs_url(row.node, project) if project else "",
+            "shown_by": _shown_by(row.run, environment),
             "rates": _drawn(rates(observed), "rate over time", in_rate),
             "losses": _drawn(
                 [(at_s, loss) for at_s, _, loss in observed if loss is not None],
@@ -52,13 +60,19 @@ def page(
                 short,
             ),
         }
-        for row in rows
+        for row in chosen
         for observed in [history.get(row.node, ()) if row.samples else ()]
     ]
     return render(Path(__file__).with_name("page.html"), {
         "title": title, "clock": clock, "refresh_s": REFRESH_S, "facts": facts.items(), "slices": slices,
-        "lines": lines, "events": events[::-1],
+        "lines": lines, "events": events[::-1], "conditions": counts if len(counts) > 1 else {},
     })  # fmt: skip
+
+
+def _shown_by(run: str, environment: str) -> str:
+    """Return the command that shows a run of the checkpoint bucket; empty for anything else."""
+    name = re.fullmatch(r"gs://[^/]+/runs/([a-z0-9][a-z0-9._-]*)", run)
+    return f"tpu runs show {environment} {name[1]}" if name and environment else ""
 
 
 def rates(history: Sequence[tuple[float, int, float | None]]) -> Line:

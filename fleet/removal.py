@@ -17,6 +17,7 @@ from fleet.model import GOING, ObservedNode, View
 from fleet.observation import Observation
 from fleet.observing import report_unanswered
 from fleet.request import FleetCommand
+from infra.core.layer import directory
 from infra.engine.named import stack_id
 from infra.engine.pulumi import confirm
 from infra.engine.settings import from_file
@@ -252,7 +253,7 @@ def _advise(
     again = f"; {file} still lists them: tpu fleet create or a monitor recreates them" if listed else ""
     print(f"deleted {len(gone)}{again}", file=request.output)
     if held := [item.name for item, node in living if item.member is None and node in gone]:
-        refresh = f"pulumi refresh -s {request.environment}"
+        refresh = f"pulumi -C {directory('tpu')} refresh -s {request.environment}"
         print(f"the stack still holds {', '.join(held)}: `{refresh}`", file=request.output)
 
 

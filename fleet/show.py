@@ -54,6 +54,7 @@ class MemberRow:
     why: str
     loss: float | None = None
     goodput: float | None = None
+    run: str = ""
 
 
 class Rates:
@@ -91,7 +92,7 @@ def rows(observation: Observation, rates: Rates) -> list[MemberRow]:
                 slices.get((decision.zone, decision.node), ""), decision.node, decision.zone,
                 observed.state if observed else "", decision.condition, status.stage,
                 status.samples, status.of_samples, status.shards, status.size_bytes, rate, left, decision.why,
-                status.loss, status.goodput,
+                status.loss, status.goodput, status.run,
             )
         )  # fmt: skip
     return result

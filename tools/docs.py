@@ -38,6 +38,14 @@ def commands() -> str:
     )
 
 
+def listing(*paths: str) -> str:
+    """Return YAML files of the checkout as blocks of code, each below its name."""
+    files = [ROOT / path for path in paths]
+    return "\n\n".join(
+        f"`{file.name}`:\n\n```yaml\n{file.read_text(encoding='utf-8').rstrip()}\n```" for file in files
+    )
+
+
 def held_out() -> str:
     """Return the forecasts of published runs that preflight's method has not seen."""
     method = roofline.method()
@@ -81,34 +89,37 @@ def prices() -> str:
         )
         for kind in CATALOG.types
     ]
-    source = f"us-east5, chips × price, read {CATALOG.prices_read}: {CATALOG.prices_source}."
-    return f"{table(head, rows)}\n\n{source} Spot prices move."
+    source = f"Prices in us-east5 (chips × price), read in {CATALOG.prices_read}: {CATALOG.prices_source}."
+    return f"{table(head, rows)}\n\n{source} Spot prices change. `tpu plan` prices other regions."
 
 
 def first_up() -> str:
     """Return the layers in their order: Google's time, the likely failure, and its next command."""
+    lags = facts("lags")
+    api, metric = (f"after {lags[name]['longest_s'] / 60:g} min" for name in ("api", "metric"))
+    granted = ("a permission is missing: its role was granted just now", "`tpu up ENV` some minutes later")
     texts = {
-        "storage": ("APIs that were enabled just now", "`SERVICE_DISABLED` after the wait", "`tpu up ENV`"),
-        "builds": ("-", "a billing permission is missing", "the command that the message prints"),
-        "data": ("the disk, made from the snapshot", "no snapshot; quota of Hyperdisk ML",
+        "storage": ("enabling APIs", f"`SERVICE_DISABLED` {api}", "`tpu up ENV`"),
+        "builds": ("-", "a billing permission is missing", "run the command that the message prints"),
+        "data": ("creating the disk from the snapshot", "no snapshot; quota of Hyperdisk ML",
                  "correct `data:snapshot`, or request quota"),
-        "monitoring": ("log-based metrics, until alerts may use them",
-                       "`Cannot find metric(s) that match type` after the wait", "`tpu up ENV`"),
-        "network": ("-", "a role that was granted just now", "wait for the grant, `tpu up ENV`"),
-        "gke": ("the control plane, then pools", "`insufficient regional quota`",
+        "monitoring": ("new log-based metrics", f"`Cannot find metric(s) that match type` {metric}",
+                       "`tpu up ENV`"),
+        "network": ("-", *granted),
+        "gke": ("creating the control plane, then pools", "`insufficient regional quota`",
                 "request the quota that the message names"),
-        "tpu": ("capacity", "\"no more capacity\"", "another zone in the settings; or `tpu up ENV` later"),
-        "pipeline": ("the function's build", "the build's log; \"cannot run builds in this region\"",
-                     "`tpu up ENV`, or first the quota above"),
-        "slurm": ("two machines, and the address between them", "a role that was granted just now",
-                  "wait for the grant, `tpu up ENV`; "
-                  "a machine that boots and doesn't answer: docs/reference/slurm.md"),
-        "queue": ("images through the project's repository", "a controller isn't ready, and why",
-                  "`tpu up ENV`"),
+        "tpu": ("creating the slices", "\"no more capacity\"",
+                "another zone in the settings; or `tpu up ENV` later"),
+        "pipeline": ("building the function", "the build fails; \"cannot run builds in this region\"",
+                     "read the build's log, `tpu up ENV`; or request build quota (step 2)"),
+        "slurm": ("booting the controller and login nodes", granted[0],
+                  f"{granted[1]}; if a machine doesn't answer, `tpu logs ENV slurm-ENV-controller`"),
+        "queue": ("pulling images through Artifact Registry",
+                  "a controller isn't ready; the message says why", "`tpu up ENV`"),
     }  # fmt: skip
     order = [layer.name for layer in layers()]
     assert texts.keys() == {*order}
-    head = ("layer", "what takes time at Google", "what a failure looks like", "next")
+    head = ("layer", "slow step", "likely failure", "fix")
     return table(head, ((name, *texts[name]) for name in order))
 
 
@@ -118,10 +129,10 @@ _LAG_KEYS = ("usual_s", "longest_s")
 def google_lags() -> str:
     """Return how long Google's accepted changes take to hold, and how long the program waits."""
     texts = {
-        "grant": "a role that was granted, or a custom role that was changed",
-        "group": "a membership of a group",
+        "grant": "a granted role, or a changed custom role",
+        "group": "a group membership",
         "account": "a new service account",
-        "api": "an API that was enabled",
+        "api": "an enabled API",
         "agent": "a new service agent, and the roles that Google gives it",
         "metric": "a new log-based metric",
     }
@@ -233,10 +244,10 @@ def _by_id(rule: Rule) -> tuple[str, int]:
 
 def policy_count() -> str:
     """Return the README's sentence about the rules."""
+    page = "docs/reference/policy.md"
     return (
-        f"Every resource must satisfy [{len(RULES)} rules](docs/reference/policy.md): each preview and "
-        "update checks them, tests violate each one,\n"
-        "and the scanner checkov audits the stacks independently."
+        f"Each preview and update checks every resource against [{len(RULES)} rules]({page}); for each rule "
+        "a test\nshows that a violation is reported. The scanner checkov audits the stacks independently."
     )
 
 
@@ -289,7 +300,7 @@ def outcomes() -> str:
             kinds.setdefault((cell["then"], cell["truth"], cell["mended"]), Counter())[cell["kind"]] += 1
     rows = [(*words, count.total(), ", ".join(sorted(count))) for words, count in sorted(kinds.items())]
     fine = len(_cells()) - sum(count.total() for count in kinds.values())
-    rows.append(("continues", "nothing to mend", "", fine, "all others"))
+    rows.append(("continues", "no action needed", "", fine, "all others"))
     head = ("the controller", "at Google meanwhile", "recovers with", "cells:", "classified as")
     return table(head, rows)
 

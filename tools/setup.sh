@@ -17,6 +17,7 @@
 #   checkov     checkov, for `make prove` and `tpu policy --terraform`. Prints the program
 #   mutants     cosmic-ray, for `python -m tests.proofs mutants`. Prints the program
 #   site        mkdocs-material, for `make site` and `make test`. Prints the program
+#   wandb       W&B's package, for `make prove`. Prints the interpreter
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -29,7 +30,7 @@ packages="python3-venv lua5.1 debootstrap systemd-container fuse3 openssh-client
 
 # Seconds that each part takes by itself on two idle cores.
 declare -A expected_s=([system]=10 [python]=60 [pulumi]=135 [plugins]=15 [gcsfuse]=140 [host]=65
-  [manifests]=35 [kubernetes]=700 [queue-previous]=240 [spark]=40 [parity]=95 [checkov]=35 [mutants]=20 [site]=20)
+  [manifests]=35 [kubernetes]=700 [queue-previous]=240 [spark]=40 [parity]=95 [checkov]=35 [mutants]=20 [site]=20 [wandb]=20)
 
 say() { echo "setup: $*" >&2; }
 
@@ -278,6 +279,10 @@ has_site() { has_venv tools/site/requirements.txt; }
 
 install_site() { make_venv tools/site/requirements.txt; }
 
+has_wandb() { has_venv tools/wandb/requirements.txt; }
+
+install_wandb() { make_venv tools/wandb/requirements.txt; }
+
 # Run one part, with its output in a log, and print how long it took.
 run_part() { # part
   local begun=$SECONDS log=$logs/$1.log
@@ -332,6 +337,7 @@ main() { # parts
       checkov) echo "$(venv_of tools/checkov/requirements.txt)/bin/checkov" ;;
       mutants) echo "$(venv_of tools/mutants/requirements.txt)/bin/cosmic-ray" ;;
       site) echo "$(venv_of tools/site/requirements.txt)/bin/mkdocs" ;;
+      wandb) echo "$(venv_of tools/wandb/requirements.txt)/bin/python" ;;
     esac
   done
 }

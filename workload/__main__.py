@@ -150,7 +150,10 @@ def _parser() -> Parser:
     train.add_argument("--extend", action="store_true", help=text)
     train.set_defaults(command=_train)
 
-    data = add(commands, "data", "Create token files.").add_subparsers(required=True, metavar="COMMAND")
+    example = "workload data prepare --source /usr/share/common-licenses --out /tmp/tokens"
+    data = add(commands, "data", "Create token files.", example).add_subparsers(
+        required=True, metavar="COMMAND"
+    )
     prepare = add(data, "prepare", preparation.DESCRIPTION, preparation.EXAMPLES)
     preparation.add_arguments(prepare)
     prepare.set_defaults(command=preparation.main)
@@ -159,8 +162,8 @@ def _parser() -> Parser:
     split_streams.set_defaults(command=streams.main)
 
     text = "List, verify or export a run's checkpoints."
-    checkpoints = add(commands, "checkpoints", text).add_subparsers(required=True, metavar="COMMAND")
     example = "workload checkpoints list gs://my-project-checkpoints/runs/tiny"
+    checkpoints = add(commands, "checkpoints", text, example).add_subparsers(required=True, metavar="COMMAND")
     listing = add(checkpoints, "list", "List the steps of the run's checkpoints.", example)
     listing.add_argument("run", metavar="RUN_URL", help="gs://BUCKET/runs/RUN, or a folder")
     listing.add_argument("--json", action="store_true", help="for programs")

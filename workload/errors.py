@@ -44,7 +44,7 @@ class StoreError(WorkloadError):
 
 
 class BoardError(WorkloadError):
-    """Vertex AI TensorBoard is unreachable or refuses a request."""
+    """Vertex AI TensorBoard or W&B is unreachable, or refuses a request."""
 
 
 class OutageError(StoreError):

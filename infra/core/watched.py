@@ -27,7 +27,8 @@ class LogMetric:
         name: last part of its name.
         about: what it counts, or is the distribution of.
         resource: type of the entries' resource.
-        filter: which entries, beside the resource; `{log}`, `{vitals}` and `{buckets}` are filled in.
+        filter: which entries, beside the resource; `{log}` and `{vitals}` are filled in.
+        own: which entries are this environment's; of hosts, audits and buckets the monitoring layer says it.
         labels: label → extractor.
         value: extractor of the value, for a distribution.
         unit: of the value, in UCUM.
@@ -38,6 +39,7 @@ class LogMetric:
     about: str
     resource: str
     filter: str
+    own: Callable[[Settings], str] | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     value: str = ""
     unit: str = "1"

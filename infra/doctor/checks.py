@@ -236,7 +236,7 @@ def _unheld(target: Target, layer: Layer, what: str) -> Iterator[Finding]:
     missing = {id_: url for id_, url in layer.at_google(target.settings).items() if id_ not in held}
     unheld = [id_ for id_, url in missing.items() if target.google.exists(url)]
     for id_ in unheld:
-        fix = "delete it at Google, unless another user's stack holds it"
+        fix = "import it, or rename; delete it only if no other environment or person uses it"
         if id_ == target.settings[StorageSettings].bucket_name:
             fix = f"storage:importBucket: true, then {target.up(layer.name)}"
         output = f"{id_} is at Google, and the stack doesn't hold it: up would end with 409"

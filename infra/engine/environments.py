@@ -39,13 +39,15 @@ def shared_names(settings: Settings, root: Path = ROOT) -> tuple[list[Problem], 
             continue
         for name in sorted(own.keys() & other.keys()):
             path, value = own[name]
-            rule = f"Pulumi.{environment}.yaml names it too ({other[name][0]}); one stack alone can create it"
+            rule = (
+                f"Pulumi.{environment}.yaml creates the same resource ({other[name][0]}); only one stack can"
+            )
             suggested = f"{value}-{settings.environment}" if value else settings.environment
             fix = (
-                f"write e.g. {suggested.replace('_', '-')}; or, if this stack is up, rename it in "
-                f"Pulumi.{environment}.yaml"
+                f"write e.g. {suggested.replace('_', '-')}; or, if {settings.environment} is up already, "
+                f"change Pulumi.{environment}.yaml"
             )
-            problem = Problem(path, shown(value) if value else "nothing", rule, fix)
+            problem = Problem(path, shown(value) if value else "(not set)", rule, fix)
             problems.setdefault((path, environment), problem)
     return sorted(problems.values()), unread
 

@@ -152,15 +152,20 @@ def _own(target: Target, lock: Path | None, work: Path, console: Console) -> dic
     """Return the user's own code and its packages, by their paths in the bundle."""
     sources: dict[str, Path] = {}
     packages: list[Path] = []
+    resolved: Path | None = None
     if target.code:
         sources["code.tar.gz"] = code.pack(ROOT / target.code, target.shown, work / "code.tar.gz", target.key)
         code.require(target.runs, ROOT / target.code, target.shown)
     if target.requirements:
         with console.status(f"resolving {target.requirements} (once for each content)"):
-            desired = requirements.resolve(ROOT / target.requirements, target.requirements, lock)
-            packages = wheels.locked(desired) if desired.stat().st_size else packages
-        sources["code-requirements.txt"] = desired
+            resolved = requirements.resolve(ROOT / target.requirements, target.requirements, lock)
+            packages = wheels.locked(resolved) if resolved.stat().st_size else packages
+        sources["code-requirements.txt"] = resolved
         sources |= {f"wheels/{wheel.name}": wheel for wheel in packages}
+    folder = ROOT / target.code if target.code else None
+    requirements.require(
+        target.runs, folder, target.requirements or "a requirements.txt of tpu:code", resolved
+    )
     if sources:
         archive = sources.get("code.tar.gz")
         size = f"{target.shown}, {archive.stat().st_size / 1e6:.1f} MB" if archive else "none"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import uv
@@ -12,8 +12,9 @@ import uv
 from infra.publish.cache import cache_dir, key_of, once
 from infra.publish.errors import PublishError
 from infra.publish.wheels import HOST_GLIBC_MINOR, PYTHON
+from infra.settings import commands
 
-__all__ = ["resolve"]
+__all__ = ["require", "resolve"]
 
 _LOCKED = re.compile(r"(?m)^([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^]]*\])?==")
 _INCLUDED = re.compile(r"(?:-[rc]|--requirement|--constraint)[ =]*(\S+)")
@@ -40,6 +41,25 @@ def resolve(requirements: Path, shown: str, lock: Path | None) -> Path:
         made.write_text(text, "utf-8")
 
     return once(cache_dir("requirements") / f"{key_of(*contents)}.txt", make)
+
+
+def require(runs: Mapping[str, str], folder: Path | None, shown: str, resolved: Path | None) -> None:
+    """Refuse a `run` (by the path of its setting) that sends its curves to W&B without W&B's package.
+
+    Args:
+        runs: by the path of the setting.
+        folder: of the user's code; None: there is none.
+        shown: the file of requirements, for people.
+        resolved: its packages beyond the workload's; None: there are none.
+    """
+    if resolved and "wandb" in _LOCKED.findall(resolved.read_text("utf-8")):
+        return
+    for path, run in runs.items():
+        if project := commands.wandb_project(run, folder):
+            raise PublishError(
+                f'{path}: "{run}" with observe.wandb = "{project}" needs the package wandb: '
+                f"add a line `wandb` to {shown}"
+            )
 
 
 def _contents(file: Path) -> Iterator[str]:

@@ -146,6 +146,28 @@ def _places(changes: Sequence[str]) -> Iterator[tuple[str, str]]:
             yield key.strip(), place
 
 
+def wandb_project(run: str, folder: Path | None) -> str:
+    """Return observe.wandb of a run of the trainer whose own config is in `folder`; empty: none."""
+    started = training(run)
+    if started is None:
+        return ""
+    for key, _, text in (change.partition("=") for change in reversed(started.changes)):
+        if key.strip() == "observe.wandb":
+            return str(_value(text.strip()))
+    path, read = folder / started.config if folder else None, set[Path]()
+    while path and path.is_file() and path not in read:
+        read.add(path)
+        try:
+            table = tomllib.loads(path.read_text("utf-8"))
+        except (UnicodeDecodeError, tomllib.TOMLDecodeError):
+            return ""  # the trainer says what is wrong
+        observe = table.get("observe")
+        if isinstance(observe, dict) and "wandb" in observe:
+            return str(observe["wandb"])
+        path = path.parent / str(table.get("base", ""))
+    return ""
+
+
 def _parsed(
     program: str, words: Sequence[str], options: Sequence[str], switches: Sequence[str]
 ) -> tuple[str, str, dict[str, list[str]]]:

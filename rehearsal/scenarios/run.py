@@ -32,7 +32,7 @@ SCENARIO = Scenario(
         step.up("tpu"),
         step.command(
             "tpu run dev rehearsal/scenarios/code --slice v6e-17 --yes",
-            prints="(?s)--slice v6e-17: is one of v6e-1, .*perhaps v6e-1",
+            prints="(?s)--slice v6e-17: is none of v6e-1, .*fix: one of these",
             fails=True,
         ),
         step.start(

@@ -56,6 +56,11 @@ def test_each_command_has_help_with_an_example(name: str, capsys: pytest.Capture
     assert f"tpu {name}" in output.partition("Examples:")[2]
 
 
+def test_the_help_of_status_shows_how_to_watch(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status", "--help"]) == 0
+    assert "tpu status dev --watch --port 8899\n" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("line", [
     "runs show dev mine --out gs://bucket/page.html",
     "plan dev --save gs://bucket/plans",

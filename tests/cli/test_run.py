@@ -381,6 +381,21 @@ def test_it_ends_with_a_sentence_once_another_command_has_ended_its_fleet(
     assert [verb for verb, _ in world.requests] == ["create", "delete"]
 
 
+def test_a_config_that_the_trainer_would_refuse_is_refused_before_anything_is_created(
+    tmp_path: Path, published: Published, world: Cloud, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "mine.toml"
+    config.write_text('base = "tiny.toml"\n[observe]\nwandb = "a/b/c"\n')
+    line = ["dev", str(config), "--slice", "v6e-16", "--yes", "--detach"]
+    with pytest.raises(CommandError, match=r"observe.wandb = \"a/b/c\": must be ENTITY/PROJECT"):
+        call(run.run, line)
+    assert not published.targets
+    assert not world.requests
+    config.write_text('base = "tiny.toml"\n[observe]\nwandb = "team/vision"\n')
+    assert call(run.run, line) == 0
+    assert len(published.targets) == 1
+
+
 def test_a_config_of_the_trainer_is_sent_with_its_folder(tmp_path: Path) -> None:
     config = tmp_path / "mine.toml"
     config.write_text("[model]\n")

@@ -130,7 +130,8 @@ def test_the_environments_of_the_guide_share_no_name_and_a_copy_is_refused_as_pr
 ) -> None:
     """Beside the clone's own files."""
     page = ROOT / "docs/guides/environments.md"
-    sections = commands(page)
+    sections, example = commands(page), "examples/two-environments"
+    shutil.copytree(ROOT / example, tmp_path / example)
     subprocess.run(["bash", "-ec", sections["1. Write the files"]], cwd=tmp_path, check=True)
     assert environments(tmp_path) == ["eu", "us"]
     shutil.copy(ROOT / "Pulumi.dev.yaml", tmp_path)

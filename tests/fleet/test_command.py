@@ -97,6 +97,20 @@ def test_a_slice_that_the_stack_does_not_hold_is_left_alone_with_what_to_do(
     assert not world.requests
 
 
+@pytest.mark.parametrize(("installed", "folder"), [(False, "."), (True, ".tpu/tpu")])
+def test_a_deleted_slice_that_the_stack_holds_is_refreshed_in_the_folder_that_is_there(
+    installed: bool,
+    folder: str,
+    world: Cloud,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("infra.core.layer.INSTALLED", installed)
+    assert fleet(["delete", "dev", "--slice", "train", "--yes"]) == 0
+    assert world.requests == [("delete", "train")]
+    assert f"still holds train: `pulumi -C {folder} refresh -s dev`" in capsys.readouterr().out
+
+
 def test_a_fleet_of_another_stack_is_left_alone_until_it_is_taken_over_after_a_yes(
     world: Cloud, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -400,6 +400,7 @@ def test_what_is_at_google_without_the_stack_is_named(
     assert named[0] == BUCKET
     assert [item.rpartition("/")[2].partition("@")[0] for item in named[1:]] == ["tpu-training"] * 2
     assert "storage:importBucket: true" in of(look, "unheld storage")[0].fix
+    assert of(look, "unheld network")[0].fix.startswith("import it, or rename; delete it only if no other")
     assert all(item.fix for item in look if item.state == MISSING)
 
 

@@ -243,7 +243,9 @@ def test_the_words_of_several_workers_are_one() -> None:
             item("boot/n/worker-0.json", "01", state="ready", stage="launch"),
             item("boot/n/worker-1.json", "06", state="failed", stage="mount-data", why="no disk"),
             item("heartbeats/n/worker-0", "03", state="running", samples="5", shards="1", disk="full"),
-            item("heartbeats/n/worker-1", "04", state="done", samples="7", size_bytes="12"),
+            item(
+                "heartbeats/n/worker-1", "04", state="done", samples="7", size_bytes="12", run="gs://b/runs/r"
+            ),
         ]
     )
     assert (list(statuses), unread) == (["n"], {})
@@ -251,7 +253,7 @@ def test_the_words_of_several_workers_are_one() -> None:
     assert status is not None
     assert (status.boot, status.stage, status.work) == ("failed", "mount-data", "running")
     assert (status.samples, status.shards, status.size_bytes) == (12, 1, 12)
-    assert (status.why, status.disk_full) == ("no disk", True)
+    assert (status.why, status.disk_full, status.run) == ("no disk", True, "gs://b/runs/r")
 
 
 def test_words_without_numbers_or_time_are_read_all_the_same() -> None:

@@ -1,10 +1,20 @@
 """The page of the live view: everything escaped, right on a phone and in the dark, charts from history."""
 
 import re
+from dataclasses import replace
 from html import unescape
+from io import StringIO
+from urllib.request import urlopen
 
+import pytest
+from rich.console import Console
+
+from fleet.dashboard import Dashboard, serve
+from fleet.model import Action, Condition, Decision, WorkerStatus
 from fleet.page import page, rates
 from fleet.show import MemberRow, in_rate
+from tests.fleet.conftest import fleet
+from tests.fleet.test_show import observation
 from tests.views.pages import assert_stands_alone
 
 
@@ -18,6 +28,7 @@ def row(node: str = "tpu-dev", **more: object) -> MemberRow:
     return MemberRow(**{**known, **more})  # type: ignore[arg-type]
 
 
+RUN = "gs://my-checkpoints/runs/tiny"
 HISTORY = {"tpu-dev": [(0.0, 0, None), (10.0, 20, 3.0), (20.0, 50, 2.5), (30.0, 50, 2.5), (40.0, 120, 2.4)]}
 
 
@@ -70,3 +81,44 @@ def test_each_slice_leads_to_its_log() -> None:
     link = unescape(link)
     assert link.startswith("https://console.cloud.google.com/logs/query;query=logName%3D%22projects%2Fmy-")
     assert link.endswith("labels.node%3D%22tpu-dev%22?project=my-project")
+
+
+@pytest.mark.parametrize(
+    ("run", "command"),
+    [
+        (RUN, "<code>tpu runs show dev tiny</code>"),
+        ("gs://my-checkpoints/extractions/tiny", ""),
+        ("gs://my-checkpoints/runs/a; rm -rf /", ""),
+        ("", ""),
+    ],
+)
+def test_a_slice_names_the_command_that_shows_its_run(run: str, command: str) -> None:
+    text = page("fleet dev", "12:00:00", [row(run=run)], HISTORY, {}, [], [], "my-project", "dev")
+    assert re.findall(r"<code>.*</code>", text) == ([command] if command else [])
+
+
+def test_the_page_shows_the_slices_of_one_condition() -> None:
+    working, failed = fleet(2)
+    decisions = [
+        Decision(working, Action.LEAVE, Condition.WORKING, "", status=WorkerStatus(1e6, run=RUN)),
+        Decision(failed, Action.LEAVE, Condition.FAILED, "its work failed"),
+    ]
+    dashboard = Dashboard("fleet dev", Console(file=StringIO()), "my-project", "dev")
+    dashboard.show(replace(observation(working, failed), decisions=decisions))
+    server = serve(dashboard, 0)
+    address = f"http://localhost:{server.server_port}/"
+
+    def nodes(query: str) -> list[str]:
+        with urlopen(f"{address}{query}") as reply:
+            text = reply.read().decode()
+        assert {"?", "?show=working", "?show=failed"} <= {*re.findall(r'href="([^"]+)"', text)}
+        rows = text.partition("<tbody>")[2]
+        return [node.name for node in (working, failed) if f"<small>{node.name}," in rows]
+
+    try:
+        assert nodes("") == nodes("?") == nodes("?show=<b>") == [working.name, failed.name]
+        assert nodes("?show=failed") == [failed.name]
+        assert nodes("?show=working") == [working.name]
+    finally:
+        server.shutdown()
+        server.server_close()

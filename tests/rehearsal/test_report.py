@@ -57,6 +57,19 @@ def test_the_page_stands_alone_with_three_pictures_that_are_the_same_again(recor
     assert again in text
 
 
+def test_seven_cards_stand_in_one_row_of_a_wide_window(undrawn: Record) -> None:
+    style = page(undrawn).partition("</style>")[0]
+    narrowest, gap, width = (
+        int(re.findall(pattern, style, re.DOTALL)[-1])
+        for pattern in (
+            r"\.cards {[^}]*minmax\((\d+)px",
+            r"\.cards {[^}]*gap: (\d+)px",
+            r"main {[^}]*width: (\d+)px",
+        )
+    )
+    assert 7 * narrowest + 6 * gap <= width - 2 * 16, "between its paddings"
+
+
 def test_every_kill_is_in_the_loss_picture_with_its_kind(record: Record) -> None:
     reference, interrupted = record.runs[1], record.runs[0]
     assert (reference.name, interrupted.name) == ("reference", "interrupted")

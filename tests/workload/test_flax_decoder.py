@@ -59,6 +59,12 @@ def test_an_exported_decoder_is_loaded_again_with_its_end_tokens(folder: Path, t
     assert (again.generation.begins, again.generation.ends, again.generation.longest) == ((1,), (3, 4), 64)
 
 
+def test_a_decoder_of_initial_values_is_exported_and_loaded(tmp_path: Path) -> None:
+    model = Decoder(ARCH)
+    model.export(tmp_path, "float32")
+    jax.tree.map(np.testing.assert_array_equal, model.params, Decoder.from_pretrained(str(tmp_path)).params)
+
+
 class Scorer(Decoder):
     """A head of one's own on the decoder."""
 

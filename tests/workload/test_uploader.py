@@ -1,13 +1,13 @@
 """The trainer's process that uploads curves: what it is started with, and how it ends."""
 
 import os
-import shlex
+import signal
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.limits import HANG_S
+from tests.limits import HANG_S, until
 from workload.errors import ConfigError
 from workload.train import config
 from workload.train.config import ObserveConfig
@@ -22,10 +22,18 @@ def _log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     program, log = tmp_path / "python", tmp_path / "log"
     log.touch()
     program.write_text(
-        f"""#!/bin/bash
-trap 'sleep "${{TAKES:-0}}"; echo ended >> {shlex.quote(str(log))}; exit' TERM
-echo "$@" >> {shlex.quote(str(log))}
-while :; do sleep 0.05; done
+        f"""#!{sys.executable}
+import os, signal, sys, time
+def end(*_):
+    time.sleep(float(os.environ.get("TAKES", "0")))
+    print("ended", file=open({str(log)!r}, "a"))
+    sys.exit()
+print(*sys.argv[1:], file=open({str(log)!r}, "a"))
+time.sleep(float(os.environ.get("IMPORTS", "0")))
+signal.signal(signal.SIGTERM, end)
+signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+while True:
+    time.sleep(0.05)
 """
     )
     program.chmod(0o755)
@@ -47,6 +55,48 @@ def test_it_uploads_the_run_and_has_uploaded_the_last_points_when_training_ends(
         "--to", BOARD, "--experiment", "vision", "--with-parent",
     ]  # fmt: skip
     assert log.read_text().splitlines()[1:] == ["ended"]
+
+
+@pytest.mark.parametrize(
+    ("environment", "offline", "reason"),
+    [
+        ({"WANDB_API_KEY": "secret"}, False, ""),
+        ({"WANDB_API_KEY": "secret", "WANDB_MODE": "offline"}, True, "$WANDB_MODE is offline"),
+        ({}, True, "there is no $WANDB_API_KEY"),
+        ({"WANDB_API_KEY": ""}, True, "there is no $WANDB_API_KEY"),
+    ],
+)
+def test_with_a_key_of_wandb_the_run_is_sent_else_its_file_is_kept(
+    environment: dict[str, str], offline: bool, reason: str, log: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = "gs://b/runs/tiny"
+    with Uploader(url, ObserveConfig(wandb="team/vision"), HANG_S, environment):
+        line = started(log)
+    kept = ["--offline", f"{url}/wandb"] if offline else []
+    assert line.split() == [
+        "-m", "workload", "upload-curves", url, "--wandb", "team/vision", *kept, "--with-parent",
+    ]  # fmt: skip
+    message = [
+        f"curves: {reason}: nothing is sent to W&B; this start's end writes its file into {url}/wandb",
+        f"    later: workload upload-curves {url} --wandb team/vision --once",
+    ]
+    assert capsys.readouterr().out.splitlines() == (message if offline else [])
+
+
+def test_each_view_has_a_process(log: Path) -> None:
+    with Uploader("gs://b/runs/tiny", ObserveConfig(tensorboard=BOARD, wandb="vision"), HANG_S, {}):
+        until(lambda: len(log.read_text().splitlines()) == 2)
+    assert log.read_text().splitlines()[2:] == ["ended", "ended"]
+
+
+def test_a_run_that_ends_before_the_process_is_up_has_its_points_uploaded(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("IMPORTS", "0.5")
+    with Uploader("gs://b/runs/tiny", ObserveConfig(tensorboard=BOARD), HANG_S):
+        started(log)
+    assert log.read_text().splitlines()[1:] == ["ended"]
+    assert signal.SIGTERM not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
 
 
 def test_without_a_tensorboard_nothing_is_started(log: Path) -> None:

@@ -57,6 +57,7 @@ def destination() -> dict[str, Any]:
     project, instance = read("project/project-id"), read("instance/id")
     node, zone = (read(f"instance/attributes/{key}") for key in ("tpu-slice", "tpu-zone"))
     worker, name = (read(f"instance/attributes/{key}") for key in ("agent-worker-number", "tpu-slice-name"))
+    bucket = read("instance/attributes/tpu-bucket")
     if not project or not node or not zone:
         raise MetadataError(
             "the node's metadata lacks its project, name or zone: was it made by the tpu stack?"
@@ -74,6 +75,7 @@ def destination() -> dict[str, Any]:
             "zone": zone,
             "slice": slice_,
             "instance": instance or "unknown",
+            **({"bucket": bucket} if bucket else {}),
         },
     }
 

@@ -32,7 +32,7 @@ def config_json(arch: Architecture, dtype: str, generation: Generation) -> dict[
         "vocab_size": arch.vocab_size,
         "hidden_act": "silu",
         "rms_norm_eps": arch.norm_epsilon,
-        "max_position_embeddings": generation.longest,
+        **({"max_position_embeddings": generation.longest} if generation.longest else {}),
         "rope_parameters": rope,
         # For transformers before 5.
         "rope_theta": arch.rope_theta,

@@ -13,16 +13,17 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from settings_schema import foreign
+from settings_schema.foreign import ForeignError
 from workload.arguments import parser
 from workload.errors import BoardError, ConfigError, Problem, RunError, StoreError
 from workload.runs.location import of_scheme
-from workload.runs.metrics import FOLDER, Metrics, Point
-from workload.runs.store import open_store
+from workload.runs.metrics import FOLDER, Metrics, Point, kept
+from workload.runs.store import Reader, open_store
 from workload.runs.vertex import MOST_POINTS, Board
 from workload.runs.vertex_ids import ID, IS_ID, IS_TENSORBOARD, TENSORBOARD, id_of
-from workload.runs.wandb_run import WandbRun
+from workload.runs.wandb_run import IS_PROJECT, PROJECT, WandbRun
 
-_WANDB = re.compile(r"([\w.-]{1,128}/)?[\w.-]{1,128}", re.ASCII)
 _LONGEST_S = 86400.0  # between two uploads
 _RUN_URL = re.compile(r"gs://[^/]+/.*[^/]/*|(?!gs:/).*[^/]/*")
 _EXAMPLES = """  workload upload-curves gs://my-project-checkpoints/runs/tiny --once \\
@@ -37,11 +38,10 @@ def upload(metrics: Metrics, board: Board | WandbRun) -> int:
         BoardError: some weren't written.
     """
     sent, count, batch = 0, 0, dict[str, dict[int, Point]]()
-    for row in metrics.new():
+    for row in kept(metrics.new()):
         for curve, value in row.numbers.items():
-            points = batch.setdefault(curve, {})
-            count += row.step not in points
-            points[row.step] = Point(row.step, value, row.time_s)  # the last start that did the step counts
+            batch.setdefault(curve, {})[row.step] = Point(row.step, value, row.time_s)
+            count += 1
             if count == MOST_POINTS:
                 board.write(batch)
                 sent, count, batch = sent + count, 0, {}
@@ -92,7 +92,7 @@ def main(arguments: Sequence[str]) -> int:
             metrics, board, trouble = Metrics(store), None, str(error)
         if last:
             if isinstance(board, WandbRun):
-                board.close()
+                board.close(whole=not _continues(store))
             return 0
         wait()
 
@@ -105,6 +105,15 @@ def _board(options: argparse.Namespace, url: str) -> Board | WandbRun:
     return Board(options.to, options.experiment or id_of(run), run)
 
 
+def _continues(store: Reader) -> bool:
+    """Return True if another start may evaluate the last step, which a notice left no time for."""
+    try:
+        state = foreign.text(foreign.parse(store.read("status.json")), "state")
+    except (StoreError, ForeignError):
+        return False
+    return state in ("running", "preempted")
+
+
 def _end_at_signals(ending: threading.Event) -> None:
     """Set `ending` at the first SIGTERM or Ctrl-C; a second signal ends the process at once."""
 
@@ -114,6 +123,7 @@ def _end_at_signals(ending: threading.Event) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])  # the trainer starts this with it blocked
 
 
 def _options(arguments: Sequence[str]) -> argparse.Namespace:
@@ -126,7 +136,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     options.add_argument(
         "--wandb", default="", metavar="PROJECT", help="[ENTITY/]PROJECT of Weights & Biases"
     )
-    text = "write W&B's files there, for `wandb sync`, and send nothing"
+    text = "write W&B's file there at the end, for `wandb sync`, and send nothing"
     options.add_argument("--offline", default="", metavar="FOLDER", help=text)
     text = "group of runs that are shown together (default: the run's name)"
     options.add_argument("--experiment", default="", metavar="NAME", help=text)
@@ -139,9 +149,10 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     if not problems and not _RUN_URL.fullmatch(given.run):
         rule = "must be the folder of a run: gs://BUCKET/runs/RUN, or one of this machine"
         problems.append(Problem("RUN_URL", repr(given.run), rule, "copy it from the trainer's first lines"))
-    if given.wandb and not _WANDB.fullmatch(given.wandb):
-        rule = "must be a W&B project: letters, digits, - _ ."
-        problems.append(Problem("--wandb", repr(given.wandb), rule, "e.g. --wandb my-team/my-project"))
+    if given.wandb and not PROJECT.fullmatch(given.wandb):
+        fix = "e.g. --wandb my-team/my-project"
+        problems.append(Problem("--wandb", repr(given.wandb), f"must be {IS_PROJECT}", fix))
+    problems += of_scheme("--offline", given.offline)
     if given.offline and not given.wandb:
         problems.append(Problem("--offline", given.offline, "requires --wandb", "name a project of W&B"))
     elif bool(given.wandb) == bool(given.to):

@@ -22,6 +22,7 @@ from workload.model.architecture import Architecture, violations
 from workload.modules.config import ModuleConfig
 from workload.runs import location
 from workload.runs.vertex_ids import ID, IS_ID, IS_TENSORBOARD, TENSORBOARD
+from workload.runs.wandb_run import IS_PROJECT, PROJECT
 from workload.settings import build, matching, override, read, ruled
 from workload.train import flags
 from workload.train.compute import ComputeConfig
@@ -108,6 +109,8 @@ class ObserveConfig:
     tensorboard: str = ruled("", matching(TENSORBOARD, IS_TENSORBOARD))
     # TensorBoard experiment; empty: the run's name
     experiment: str = ruled("", matching(ID, IS_ID))
+    # project of Weights & Biases for the curves; empty: none
+    wandb: str = ruled("", matching(PROJECT, IS_PROJECT))
 
 
 @dataclass(frozen=True)

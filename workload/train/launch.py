@@ -26,7 +26,7 @@ from workload.train.durable import DurableCopies
 from workload.train.loop import Run, open_dataset, open_held_out
 from workload.train.preemption import taken, watch_metadata
 from workload.train.record import compare_workers
-from workload.train.uploader import Uploader
+from workload.train.uploader import Uploader, require_packages
 
 # Of sysexits.h, EX_TEMPFAIL and EX_UNAVAILABLE: failures to systemd, which restarts the job. A JobSet
 # restarts for these alone, and for no failure of the job's own (infra/layers/queue/jobs/jobset.py); a job of
@@ -67,6 +67,7 @@ def launch(
         WorkloadError: the settings, the data or the storage is unusable.
     """
     goodput = GoodputRecorder(_process_age_s())
+    require_packages(config.observe)
     membership = Membership.from_environment(environment)
     data_dir = environment.get("DATA_DIR")
     dataset, held_out = open_dataset(config, data_dir), open_held_out(config, data_dir)

@@ -1,35 +1,62 @@
-"""Process of worker 0 that uploads a run's curves to Vertex AI TensorBoard.
+"""Processes of worker 0 that upload a run's curves to Vertex AI TensorBoard and to W&B.
 
-A process rather than a thread: an outage of Vertex then costs curves only.
+Processes rather than threads: an outage there then costs curves only.
 """
 
+import os
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Self
 
+from workload.errors import ConfigError, Problem
+from workload.runs import wandb_run
 from workload.train.config import ObserveConfig
 
 _PATIENCE_S = 10.0  # for the points of the last minute; a preempted host has 30 s in all
 
 
+def require_packages(observe: ObserveConfig) -> None:
+    """Raise ConfigError if `observe` names a project of W&B, whose package isn't installed."""
+    if observe.wandb and not wandb_run.installed():
+        rule = "needs the package wandb, which isn't installed here"
+        fix = "for hosts, a line `wandb` in the requirements.txt of your code; here, pip install wandb"
+        raise ConfigError("workload train", [Problem("observe.wandb", f'"{observe.wandb}"', rule, fix)])
+
+
 class Uploader:
-    """Context with `workload upload-curves` running; the process also ends if the trainer is killed."""
+    """Context with `workload upload-curves` running; the processes also end if the trainer is killed."""
 
-    def __init__(self, url: str, observe: ObserveConfig, patience_s: float = _PATIENCE_S):
-        """Start uploading from `url` of the run, if `observe` names a TensorBoard.
+    def __init__(
+        self,
+        url: str,
+        observe: ObserveConfig,
+        patience_s: float = _PATIENCE_S,
+        environment: Mapping[str, str] = os.environ,
+    ):
+        """Start uploading from `url` of the run to what `observe` names.
 
-        `patience_s`: wait at the end for the last points.
+        Args:
+            url: folder of the run.
+            observe: names a TensorBoard, a project of W&B, both or neither.
+            patience_s: wait at the end for the last points.
+            environment: with the key of W&B; without, its file is written into the run's folder.
         """
         self._patience_s = patience_s
-        self._process: subprocess.Popen[bytes] | None = None
-        if observe.tensorboard:
-            experiment = ["--experiment", observe.experiment] if observe.experiment else []
-            line = ["upload-curves", url, "--to", observe.tensorboard, *experiment, "--with-parent"]
+        self._processes: list[subprocess.Popen[bytes]] = []
+        for view in _views(url, observe, environment):
+            line = [sys.executable, "-m", "workload", "upload-curves", url, *view, "--with-parent"]
+            # It unblocks the signal once it has its handler: a short run ends before.
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
             try:
-                self._process = subprocess.Popen([sys.executable, "-m", "workload", *line])
+                self._processes.append(subprocess.Popen(line))
             except OSError as error:
                 print(f"curves: not uploaded: {error.strerror}", flush=True)
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def __enter__(self) -> Self:
         return self
@@ -37,13 +64,35 @@ class Uploader:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
-        if self._process is None:
+        for process in self._processes:
+            process.terminate()
+        if error:  # report it without waiting for the processes
             return
-        self._process.terminate()
-        if error:  # report it without waiting for the process
-            return
-        try:
-            self._process.wait(self._patience_s)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            print(f"curves: the last points weren't uploaded within {self._patience_s:g} s", flush=True)
+        until_s = time.monotonic() + self._patience_s
+        for process in self._processes:
+            try:
+                process.wait(max(0.0, until_s - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                print(f"curves: the last points weren't uploaded within {self._patience_s:g} s", flush=True)
+
+
+def _views(url: str, observe: ObserveConfig, environment: Mapping[str, str]) -> Iterator[list[str]]:
+    """Yield the options of `workload upload-curves` for each view."""
+    if observe.tensorboard:
+        experiment = ["--experiment", observe.experiment] if observe.experiment else []
+        yield ["--to", observe.tensorboard, *experiment]
+    if not observe.wandb:
+        return
+    view = ["--wandb", observe.wandb]
+    offline = environment.get("WANDB_MODE") == "offline"
+    if environment.get("WANDB_API_KEY") and not offline:
+        yield view
+        return
+    reason = "$WANDB_MODE is offline" if offline else "there is no $WANDB_API_KEY"
+    print(
+        f"curves: {reason}: nothing is sent to W&B; this start's end writes its file into {url}/wandb\n"
+        f"    later: {wandb_run.again(url, observe.wandb)}",
+        flush=True,
+    )
+    yield [*view, "--offline", f"{url}/wandb"]

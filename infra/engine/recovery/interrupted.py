@@ -17,6 +17,7 @@ from graphlib import TopologicalSorter
 from importlib.metadata import version
 from typing import Any
 
+from infra.core.layer import directory
 from infra.engine.recovery import ids
 from infra.engine.recovery.ids import google_id
 from infra.errors import CommandError
@@ -69,7 +70,7 @@ def mark_pending(deployment: Record, project: str, find: Find = ids.find_id) -> 
             if id_ is None:
                 raise CommandError(
                     f"{MARK} creating {called(record)}, and nothing here says what Google calls it\n"
-                    "    fix: delete it at Google if it is there; then pulumi refresh --clear-pending-creates"
+                    f"    fix: delete it at Google if it is there; then {_clear(record)}"
                 )
             created[record["urn"]] = _marked_as(record, doing, at) | {"id": id_}
             continue
@@ -84,6 +85,12 @@ def mark_pending(deployment: Record, project: str, find: Find = ids.find_id) -> 
     }
     for urn in TopologicalSorter(needed).static_order():
         _enter(resources, created[urn], project)
+
+
+def _clear(record: Record) -> str:
+    """Return the command that drops operations from the state that a resource is in."""
+    _, _, environment, _, layer, *_ = record["urn"].split(":")
+    return f"pulumi -C {directory(layer)} refresh --clear-pending-creates -s {environment}"
 
 
 def _enter(resources: list[Record], record: Record, project: str) -> None:
@@ -116,7 +123,7 @@ def _complete(resources: list[Record], record: Record, project: str) -> None:
         elif f":{_PROVIDER}::" not in provider:
             raise CommandError(
                 f"{called(record)} may be on a cluster that this state no longer knows\n"
-                "    fix: kubectl delete it there, if it is; then pulumi refresh --clear-pending-creates"
+                f"    fix: kubectl delete it there, if it is; then {_clear(record)}"
             )
         else:
             settings = {"project": project, "version": version("pulumi_gcp")}

@@ -169,7 +169,7 @@ def rows(settings: Settings) -> Iterator[PriceRow]:
     for group, same in alike.items():
         named, first = tuple(pool.name for pool in same), same[0]
         yield of_chips(
-            group,
+            f"pool {group}",
             named,
             first.kind,
             first.zone,

@@ -8,6 +8,7 @@ import pulumi
 import pulumi_gcp as gcp
 
 from infra.core import upstream
+from infra.core.layer import directory
 from infra.errors import CommandError
 from infra.layers.builds.outputs import applying_member
 from infra.layers.gke import existing, pools
@@ -42,7 +43,9 @@ def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]
         cluster_name = pulumi.Output.from_input(desired.cluster_name)
     else:
         cluster = TrainingCluster(settings, network_id, nodes, after).cluster
-        endpoint = cluster.control_plane_endpoints_config.apply(dns_name)
+        endpoint = cluster.control_plane_endpoints_config.apply(
+            lambda config: dns_name(config, settings.environment)
+        )
         cluster_name = cluster.name
         made.append(cluster)
     slices = pools.pools(settings)
@@ -72,7 +75,7 @@ def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]
 
 
 def dns_name(
-    config: gcp.container.outputs.ClusterControlPlaneEndpointsConfig,
+    config: gcp.container.outputs.ClusterControlPlaneEndpointsConfig, environment: str
 ) -> pulumi.Output[str]:
     """Return the control plane's DNS name, which Google chooses.
 
@@ -82,7 +85,8 @@ def dns_name(
     name: Any = (config.dns_endpoint_config and config.dns_endpoint_config.endpoint) or ""
     if not name and not pulumi.runtime.is_dry_run():
         raise CommandError(
-            "the cluster has no DNS endpoint yet\n    fix: pulumi -C infra/layers/gke refresh; then again"
+            "the cluster has no DNS endpoint yet\n"
+            f"    fix: pulumi -C {directory('gke')} refresh -s {environment}; then again"
         )
     return pulumi.Output.from_input(name or pulumi.UNKNOWN)
 

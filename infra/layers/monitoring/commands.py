@@ -1,5 +1,6 @@
 """URLs of the dashboards, and the commands to begin with."""
 
+from infra.layers.monitoring.metrics import of_hosts
 from infra.settings.schema import Settings
 from infra.slices.names import LOG
 
@@ -13,7 +14,7 @@ def dashboard_url(dashboard: str, project: str) -> str:
 def useful(settings: Settings) -> dict[str, str]:
     """Commands, by what they show."""
     project, environment = settings.project, settings.environment
-    events = f'logName="projects/{project}/logs/{LOG}" AND jsonPayload.event:*'
+    events = f'logName="projects/{project}/logs/{LOG}" AND jsonPayload.event:* AND {of_hosts(settings)}'
     return {
         "alerts": f"gcloud monitoring policies list --project={project} "
         f"--filter='userLabels.environment={environment}'",

@@ -4,9 +4,10 @@ from infra.core.layer import Layer
 from infra.core.watched import BATCH, HOST, LogMetric, mean, summed
 from infra.layers.monitoring.alerts import spend
 from infra.layers.monitoring.metrics import OF as METRIC
-from infra.layers.monitoring.metrics import filter_of
+from infra.layers.monitoring.metrics import filter_of, of_hosts
 from infra.layers.monitoring.prices import dollars_per_chip_hour
 from infra.layers.monitoring.widgets import Chart, Dashboard, Incidents, Line, Logs, Score, Widget, WidgetRow
+from infra.layers.storage.settings import StorageSettings
 from infra.settings.schema import Settings
 from infra.slices.names import LOG
 
@@ -73,7 +74,7 @@ def _fleet(settings: Settings) -> Dashboard:
 
 def _run(settings: Settings) -> Dashboard:
     log = f'logName="projects/{settings.project}/logs/{LOG}"'
-    events = f'resource.type="{HOST}" AND {log} AND jsonPayload.event:*'
+    events = f'resource.type="{HOST}" AND {log} AND jsonPayload.event:* AND {of_hosts(settings)}'
     curves = f"curves: tpu runs show {settings.environment} RUN"
     return Dashboard(
         _titled(settings, "run"),
@@ -106,6 +107,8 @@ def _declared(settings: Settings, layer: Layer) -> WidgetRow:
 
 
 def _pipeline(settings: Settings) -> Dashboard:
+    region = settings[StorageSettings].location
+    batches = f'resource.type="{BATCH}" AND resource.labels.location="{region}" AND severity>=WARNING'
     priced: tuple[Widget, ...] = ()
     if dollars_per_chip_hour(settings):
         priced = (
@@ -119,6 +122,6 @@ def _pipeline(settings: Settings) -> Dashboard:
             _counted(settings, "Access to buckets changed", METRIC["bucket-access-changed"]),
             _counted(settings, "Buckets made public", METRIC["bucket-public"]),
         )),
-        WidgetRow(16, (Logs("Spark batches", f'resource.type="{BATCH}" AND severity>=WARNING'),)),
+        WidgetRow(16, (Logs("Spark batches", batches),)),
     ]  # fmt: skip
     return Dashboard(_titled(settings, "pipeline and cost"), tuple(rows))

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from infra.core.environment import all_buckets
 from infra.core.layer import Layer
 from infra.core.watched import AUDIT, BUCKET, HOST, LogMetric
+from infra.layers.storage.settings import StorageSettings
 from infra.settings.schema import Settings
 from infra.slices.names import LOG, VITALS_LOG
 
@@ -43,7 +44,7 @@ def _audited(service: str, method: str) -> str:
     return f'protoPayload.serviceName="{service}.googleapis.com" AND protoPayload.methodName{method}'
 
 
-_ACCESS = _audited("storage", '="storage.setIamPermissions"') + " AND {buckets}"
+_ACCESS = _audited("storage", '="storage.setIamPermissions"')
 _DELTAS = "protoPayload.serviceData.policyDelta.bindingDeltas"
 
 METRICS = (
@@ -127,10 +128,32 @@ def of(layers: Iterable[Layer]) -> tuple[LogMetric, ...]:
 
 
 def filter_of(metric: LogMetric, settings: Settings) -> str:
-    """Return the filter, with this environment's log and buckets."""
-    own = metric.filter.format(
+    """Return the filter of this environment's entries: another one of the project counts its own."""
+    counted = metric.filter.format(
         log=f"projects/{settings.project}/logs/{LOG}",
         vitals=f"projects/{settings.project}/logs/{VITALS_LOG}",
-        buckets=f'resource.labels.bucket_name=~"^({"|".join(all_buckets(settings))})$"',
     )
-    return f'resource.type="{metric.resource}" AND {own}'
+    own = metric.own(settings) if metric.own else _OWN[metric.resource](settings)
+    return " AND ".join(filter(None, (f'resource.type="{metric.resource}"', counted, own)))
+
+
+def of_hosts(settings: Settings) -> str:
+    """Return the filter of this environment's hosts, by their bucket.
+
+    Those of an earlier bundle tell no bucket until they boot again: they count in every environment.
+    """
+    bucket = settings[StorageSettings].bucket_name
+    return f'(labels.bucket="{bucket}" OR NOT labels.bucket:*)'
+
+
+def _of_nodes(settings: Settings) -> str:
+    """Return the filter of audit entries: they tell a node's zone, and not whose it is."""
+    storage = settings[StorageSettings]
+    return "" if storage.allow_cross_region else f'protoPayload.resourceName:"/locations/{storage.location}-"'
+
+
+def _of_buckets(settings: Settings) -> str:
+    return f'resource.labels.bucket_name=~"^({"|".join(all_buckets(settings))})$"'
+
+
+_OWN = {HOST: of_hosts, AUDIT: _of_nodes, BUCKET: _of_buckets}

@@ -1,13 +1,24 @@
 """Metrics of the pipeline's log entries, and the alerts on them."""
 
 from infra.core.watched import FUNCTION, SCHEDULE, Alert, Count, LogMetric, Query, summed
+from infra.layers.pipeline import paths
 from infra.settings.schema import Settings
+
+
+def _function(settings: Settings) -> str:
+    return f'resource.labels.service_name="{paths.name(settings)}"'
+
+
+def _schedule(settings: Settings) -> str:
+    return f'resource.labels.job_id="{paths.name(settings)}"'
+
 
 _BATCHES_FAILED = LogMetric(
     name="batches-failed",
     about="Spark batches that failed or were cancelled",
     resource=FUNCTION,
     filter='jsonPayload.event="pipeline_batch"',
+    own=_function,
     labels={"batch": "EXTRACT(jsonPayload.batch)"},
 )
 _RUNS_FAILED = LogMetric(
@@ -15,6 +26,7 @@ _RUNS_FAILED = LogMetric(
     about="pipeline runs that failed, or that the function couldn't advance",
     resource=FUNCTION,
     filter='jsonPayload.event:"pipeline_" AND severity>=ERROR',
+    own=_function,
     labels={"outcome": "EXTRACT(jsonPayload.outcome)"},
 )
 _SWEEPS_FAILED = LogMetric(
@@ -22,6 +34,7 @@ _SWEEPS_FAILED = LogMetric(
     about="failed sweeps of the pipeline",
     resource=SCHEDULE,
     filter="severity>=ERROR",
+    own=_schedule,
     labels={"job": "EXTRACT(resource.labels.job_id)"},
 )
 METRICS = (_BATCHES_FAILED, _RUNS_FAILED, _SWEEPS_FAILED)

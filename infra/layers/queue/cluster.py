@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from infra.core.layer import directory
 from infra.core.providers import GOOGLE, Factory
 from infra.errors import InfraError
 from infra.layers.queue import team
@@ -50,7 +51,7 @@ def check(settings: Settings, endpoint: str) -> None:
     what = "is gone" if current is None else f"was replaced: it answers at {current}, and was at {endpoint}"
     raise InfraError(
         f"the cluster of the gke layer, {name}, {what}\n"
-        f"    fix: pulumi -C infra/layers/gke refresh -s {environment}, and up; then with\n"
+        f"    fix: pulumi -C {directory('gke')} refresh -s {environment}, and up; then with\n"
         "    PULUMI_K8S_DELETE_UNREACHABLE=true, which forgets what was in the old cluster:\n"
         f"    tpu up {environment} queue"
     )

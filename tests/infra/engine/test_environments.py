@@ -57,7 +57,10 @@ def test_a_copied_file_is_refused_by_what_it_names_itself_in_one_message(
     assert [problem.path for problem in refused.value.problems] == [
         "data:diskPrefix", "storage:bucketName", "tpu:slices[0].name",
     ]  # fmt: skip
-    assert all("Pulumi.dev.yaml names it too" in problem.rule for problem in refused.value.problems)
+    assert all(
+        problem.rule.startswith("Pulumi.dev.yaml creates the same resource")
+        for problem in refused.value.problems
+    )
     assert "write e.g. my-project-checkpoints-eu;" in str(refused.value)
     assert not pulumi_cli.calls
 

@@ -1,5 +1,9 @@
-"""The two environments of docs/guides/environments.md, up in one emulated project, by its commands."""
+"""The two environments of docs/guides/environments.md, up in one emulated project, by its commands.
 
+Its files, and the same commands, are those of examples/two-environments/README.md.
+"""
+
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +15,7 @@ from rehearsal.scenario.guides import commands
 from tests.infra.lab import BUNDLE, PROJECT, Lab
 
 SECTIONS = commands(ROOT / "docs/guides/environments.md")
+EXAMPLE = "examples/two-environments"
 ENVIRONMENTS = ("us", "eu")
 
 
@@ -19,6 +24,7 @@ def _lab(tmp_path: Path) -> Iterator[Lab]:
     """The guide's files, of the lab's project and snapshot, with a bundle that is published already."""
     lab = Lab(tmp_path)
     lab.settings.unlink()
+    shutil.copytree(ROOT / EXAMPLE, lab.root / EXAMPLE)
     subprocess.run(["bash", "-ec", SECTIONS["1. Write the files"]], cwd=lab.root, check=True)
     for name in ENVIRONMENTS:
         path = lab.root / f"Pulumi.{name}.yaml"

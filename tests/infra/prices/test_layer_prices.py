@@ -64,7 +64,7 @@ def test_a_cluster_is_its_fee_its_cpu_nodes_with_disks_and_its_slices() -> None:
     result = gke()
     assert result["cluster tpu"].hourly == 0.10
     assert result["3 CPU nodes with their disks"].hourly == pytest.approx(3 * (0.194236 + 200 * 0.10 / 730))
-    assert result["train"].hourly == pytest.approx(16 * 2.70)
+    assert result["pool train"].hourly == pytest.approx(16 * 2.70)
     zones = {"gke:cpuPoolZones": ["us-east5-a", "us-east5-b", "us-east5-c"]}
     several = gke(zones)["9 CPU nodes with their disks"]
     assert several.hourly == pytest.approx(9 * (0.194236 + 200 * 0.10 / 730)), "so many in each zone"
@@ -80,10 +80,10 @@ def test_what_no_book_has_is_unknown_and_named() -> None:
 
 
 def test_only_a_pool_that_scales_costs_nothing_when_idle() -> None:
-    assert gke()["train"].idle, "its nodes stay"
+    assert gke()["pool train"].idle, "its nodes stay"
     pool = {"name": "train", "acceleratorType": "v6e-16", "zone": "us-east5-b"}
     scaling = gke({"gke:tpuPools": [{**pool, "autoscaling": True}]})
-    assert not scaling["train"].idle
+    assert not scaling["pool train"].idle
     together = cost(list(scaling.values()))
     assert together.idle_hourly == pytest.approx((together.hourly or 0) - 16 * 2.70)
 

@@ -17,6 +17,7 @@ from google.cloud import storage
 from cli.__main__ import main
 from infra.publish import interpreter, publishing, requirements, wheels
 from infra.publish.errors import PublishError
+from infra.settings import commands
 
 
 def make_wheel(into: Path, name: str, version: str, *needs: str, tag: str = "py3-none-any") -> Path:
@@ -200,6 +201,53 @@ def test_what_is_wrong_is_one_message_with_the_next_command_and_nothing_is_done(
     assert output.endswith("Nothing was published. Next: tpu publish dev\n")
     assert not list(bucket.list_blobs())
     assert (project / "Pulumi.dev.yaml").read_bytes() == before
+
+
+def test_a_run_that_is_sent_to_wandb_without_its_package_is_not_published(
+    project: Path, bucket: storage.Bucket, index: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = project / "Pulumi.dev.yaml"
+    settings.write_text(settings.read_text().replace("python train.py", "train mine.toml"))
+    (project / "training/mine.toml").write_text('[observe]\nwandb = "team/vision"\n')
+    assert main(["publish", "dev", "--lock", "bare"]) == 1
+    refusal = capsys.readouterr().err
+    assert refusal.startswith(
+        'error: tpu:slices[0].run: "train mine.toml" with observe.wandb = "team/vision" needs the package '
+        "wandb: add a line `wandb` to training/requirements.txt. Nothing was published."
+    )
+    assert not list(bucket.list_blobs())
+    make_wheel(index, "wandb", "0.31.0")
+    (project / "training/requirements.txt").write_text("addon\nwandb\n")
+    assert main(["publish", "dev", "--lock", "bare", "--dry-run"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("run", "project"),
+    [
+        ("train mine.toml", "team/vision"),
+        ("train over.toml", "team/vision"),
+        ("train off.toml", ""),
+        ("train round.toml", ""),
+        ("train broken.toml", ""),
+        ("train absent.toml", ""),
+        ("train tiny.toml", ""),
+        ("train tiny.toml --set observe.wandb=a --set observe.wandb=team/vision", "team/vision"),
+        ("train mine.toml --set 'observe.wandb=\"\"'", ""),
+        ("python train.py --set observe.wandb=team/vision", ""),
+        ("extract tiny.toml --stream gs://b/s", ""),
+    ],
+)
+def test_the_project_of_a_run_is_that_of_its_settings(run: str, project: str, tmp_path: Path) -> None:
+    files = {
+        "mine": '[observe]\nwandb = "team/vision"',
+        "over": 'base = "mine.toml"\n[observe]\nstrict = true',
+        "off": 'base = "mine.toml"\n[observe]\nwandb = ""',
+        "round": 'base = "round.toml"',
+        "broken": "observe",
+    }
+    for name, text in files.items():
+        (tmp_path / f"{name}.toml").write_text(text)
+    assert commands.wandb_project(run, tmp_path) == project
 
 
 def test_a_host_installs_them(project: Path, index: Path, tmp_path: Path) -> None:

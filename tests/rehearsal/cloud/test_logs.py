@@ -77,6 +77,11 @@ def test_what_is_written_twice_is_kept_once(cloud: CloudFront, node: str) -> Non
         ('resource.labels.node_id="tpu-dev" AND resource.type=generic_node AND textPayload=a', ["a"]),
         (f'logName="{LOG}" severity<WARNING', ["a"]),
         (f'logName="{LOG}-other"', []),
+        ('textPayload="a" OR textPayload="c"', ["a", "c"]),
+        ('severity>=WARNING AND textPayload="a" OR textPayload="b"', ["b"]),  # OR binds before AND
+        ("NOT labels.unit:*", ["b", "c"]),
+        ('NOT textPayload="a" OR textPayload="a"', ["a", "b", "c"]),
+        ('(labels.unit="x" OR NOT (labels.unit:* severity=ERROR)) textPayload!="b"', ["a", "c"]),
         ('timestamp>="2020-01-01T00:00:00Z" AND timestamp<"2020-01-02T00:00:00Z"', []),
     ],
 )
@@ -94,10 +99,10 @@ def test_filters(cloud: CloudFront, node: str, more: str, expected: list[str]) -
 @pytest.mark.parametrize(
     "wanted",
     [
-        'labels.node="x" OR labels.node="y"',
-        'NOT labels.node="x"',
         '-labels.node="x"',
-        '(labels.node="x")',
+        '(labels.node="x"',
+        'labels.node="x" OR',
+        "NOT",
         'textPayload!~"a.*"',
         "some words",
         'labels.node=("x" OR "y")',

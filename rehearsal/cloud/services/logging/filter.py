@@ -1,8 +1,8 @@
-"""Cloud Logging's query language, as far as it is emulated: comparisons, joined by AND.
+"""Cloud Logging's query language, as far as it is emulated: comparisons, AND, OR, NOT and parentheses.
 
 `FIELD = "VALUE"`, `!=`, `:` (has the text), `:*` (is there), `=~` (matches), and of timestamps, severities
-and numbers `<`, `<=`, `>`, `>=`. Of a list one element is enough. What else the language has (OR, NOT,
-parentheses, text without a field, functions) is refused as not emulated.
+and numbers `<`, `<=`, `>`, `>=`. Of a list one element is enough. NOT binds first, then OR, then AND. What
+else the language has (`-`, text without a field, lists of values, functions) is refused as not emulated.
 https://cloud.google.com/logging/docs/view/logging-query-language
 """
 
@@ -49,17 +49,48 @@ def parse(text: str) -> Matches:
     if len(text) > _MAX_CHARACTERS:
         raise bad_request(f"The filter is longer than {_MAX_CHARACTERS} characters.")
     tokens = _tokens(text)
+    conditions = _terms(text, tokens)
+    if tokens:
+        raise NotEmulatedError(f"The filter {text!r}")
+    return conditions
+
+
+def _terms(text: str, tokens: list[str]) -> Matches:
+    """Take terms off `tokens` until the end, or a closing parenthesis."""
     conditions: list[Matches] = []
-    while tokens:
-        if conditions and tokens[0] == "AND":  # without it, too, comparisons are joined by it
+    while tokens and tokens[0] != ")":
+        if conditions and tokens[0] == "AND":  # without it, too, terms are joined by it
             tokens.pop(0)
-        if len(tokens) < 3 or not _FIELD.fullmatch(tokens[0]) or tokens[2] in ("(", ")"):
-            raise NotEmulatedError(f"The filter {text!r}")
-        field, comparison, value = tokens[:3]
-        del tokens[:3]
-        value = re.sub(r"\\(.)", r"\1", value[1:-1]) if value.startswith('"') else value
-        conditions.append(_condition(text, field, comparison, value))
+        conditions.append(_alternatives(text, tokens))
     return lambda entry: all(condition(entry) for condition in conditions)
+
+
+def _alternatives(text: str, tokens: list[str]) -> Matches:
+    """Take a term, and those that OR joins to it."""
+    conditions = [_term(text, tokens)]
+    while tokens[:1] == ["OR"]:
+        tokens.pop(0)
+        conditions.append(_term(text, tokens))
+    return lambda entry: any(condition(entry) for condition in conditions)
+
+
+def _term(text: str, tokens: list[str]) -> Matches:
+    """Take a comparison, a negated term, or a whole filter in parentheses."""
+    if tokens[:1] == ["NOT"]:
+        tokens.pop(0)
+        term = _term(text, tokens)
+        return lambda entry: not term(entry)
+    if tokens[:1] == ["("]:
+        tokens.pop(0)
+        inner = _terms(text, tokens)
+        if tokens[:1] == [")"]:
+            tokens.pop(0)
+            return inner
+    if len(tokens) < 3 or not _FIELD.fullmatch(tokens[0]) or tokens[2] in ("(", ")"):
+        raise NotEmulatedError(f"The filter {text!r}")
+    field, comparison, value = tokens[:3]
+    del tokens[:3]
+    return _condition(text, field, comparison, _unquoted(value))
 
 
 def _tokens(text: str) -> list[str]:
@@ -72,6 +103,10 @@ def _tokens(text: str) -> list[str]:
         tokens.append(token[1] or token[2] or token[3])
         at = token.end()
     return tokens
+
+
+def _unquoted(value: str) -> str:
+    return re.sub(r"\\(.)", r"\1", value[1:-1]) if value.startswith('"') else value
 
 
 def _condition(text: str, field: str, comparison: str, value: str) -> Matches:

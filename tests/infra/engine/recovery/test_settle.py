@@ -235,7 +235,7 @@ def test_what_a_destroy_took_out_of_the_state_is_there_again() -> None:
 
 
 def test_a_type_whose_id_nobody_knows_is_refused_with_the_next_command() -> None:
-    with pytest.raises(CommandError, match=r"creating Thing a.*\n.*--clear-pending-creates"):
+    with pytest.raises(CommandError, match=r"Thing a.*\n.*pulumi -C infra/layers/network refresh .* -s dev"):
         mark_pending(state(("creating", record("gcp:new/thing:Thing", "a"))), "p")
 
 

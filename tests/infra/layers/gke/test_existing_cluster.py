@@ -166,7 +166,7 @@ def test_settings_of_our_own_cluster_are_refused_beside_it() -> None:
 
 def test_its_price_and_its_id_are_not_ours() -> None:
     settings = parsed({**BASE, **SETTINGS})
-    assert [row.what for row in pools.rows(settings)] == ["train"]
+    assert [row.what for row in pools.rows(settings)] == ["pool train"]
     assert list(LAYER.at_google(settings)) == [f"{ID}/nodePools/train-0"]
 
 

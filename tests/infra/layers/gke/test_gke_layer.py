@@ -381,6 +381,9 @@ def test_an_update_without_the_control_planes_name_fails_and_replaces_no_provide
 ) -> None:
     config: Any = SimpleNamespace(dns_endpoint_config=SimpleNamespace(endpoint=""))
     monkeypatch.setattr(pulumi.runtime, "is_dry_run", lambda: False)
-    fix = "no DNS endpoint yet\n    fix: pulumi -C infra/layers/gke refresh"
+    fix = "no DNS endpoint yet\n    fix: pulumi -C infra/layers/gke refresh -s dev; then again"
     with pytest.raises(CommandError, match=fix):
-        dns_name(config)
+        dns_name(config, "dev")
+    monkeypatch.setattr("infra.core.layer.INSTALLED", True)
+    with pytest.raises(CommandError, match=r"-C \.tpu/gke refresh -s dev"):
+        dns_name(config, "dev")

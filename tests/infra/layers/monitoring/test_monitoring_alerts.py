@@ -30,6 +30,7 @@ from slurm.decide import HELD
 from slurm.jobs import Job
 from slurm.watch import Watch
 from tests.cli.call import call
+from tests.infra.lab import BUCKET
 from tests.infra.layers.monitoring.watched import (
     PROJECT,
     REGION,
@@ -67,9 +68,9 @@ def first(lab: Watched) -> Iterator[int]:
     lab.quiet()
 
 
-def boot_failed(lab: Watched) -> None:
+def boot_failed(lab: Watched, bucket: str = BUCKET) -> None:
     line = "tpu-boot: boot failed in stage bundle; run it again with: systemctl restart x"
-    lab.printed("boots", [line], "google-startup-scripts.service")
+    lab.printed("boots", [line], "google-startup-scripts.service", bucket=bucket)
 
 
 def job_failing(lab: Watched) -> None:
@@ -287,6 +288,16 @@ def test_an_alert_fires_once_by_its_fault_and_closes_again(lab: Watched, first: 
     content = about[0].message["incident"]["documentation"]["content"]
     assert content.startswith(f"# {alert}\n")
     assert "ENV" not in content
+
+
+@pytest.mark.slow
+def test_hosts_of_another_environment_of_the_project_fire_nothing(lab: Watched, first: int) -> None:
+    boot_failed(lab, "another-checkpoints")
+    lab.minutes(1)
+    assert lab.fired(first) == Counter()
+    boot_failed(lab, "")
+    lab.minutes(1)
+    assert lab.fired(first) == Counter({"boot-failed": 1}), "of a bundle that tells no bucket yet"
 
 
 @pytest.mark.slow

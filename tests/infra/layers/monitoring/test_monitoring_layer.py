@@ -151,6 +151,55 @@ def test_a_grant_to_everybody_is_counted_on_our_buckets_and_no_others(
     assert counting.point(body, entry) == (({"bucket": bucket}, 1.0) if counted else None)
 
 
+HOSTS = {"type": watched.HOST}
+NODES = {"type": watched.AUDIT}
+FUNCTIONS = {"type": watched.FUNCTION, "labels": {"service_name": "tpu-pipeline"}}
+SWEEPS = {"type": watched.SCHEDULE, "labels": {"job_id": "tpu-pipeline"}}
+TERMINATED = {"serviceName": "tpu.googleapis.com", "methodName": "tpu.nodes.terminate"}
+LOG = "projects/my-project/logs/tpu-host"
+SAVED = {"logName": LOG, "jsonPayload": {"event": "save"}}
+RUN_FAILED = {"severity": "ERROR", "jsonPayload": {"event": "pipeline_run", "outcome": "quota"}}
+
+
+@pytest.mark.parametrize(
+    ("metric", "entry", "counted"),
+    [
+        ("checkpoints", {"resource": HOSTS, "labels": {"bucket": "my-project-checkpoints"}, **SAVED}, True),
+        ("checkpoints", {"resource": HOSTS, "labels": {"bucket": "my-project-eu"}, **SAVED}, False),
+        ("checkpoints", {"resource": HOSTS, "labels": {"node": "booted-before"}, **SAVED}, True),
+        ("terminations", {"resource": NODES, "zone": "us-east5-b"}, True),
+        ("terminations", {"resource": NODES, "zone": "europe-west4-a"}, False),
+        ("runs-failed", {"resource": FUNCTIONS, **RUN_FAILED}, True),
+        (
+            "runs-failed",
+            {"resource": {**FUNCTIONS, "labels": {"service_name": "tpu-pipeline-eu"}}, **RUN_FAILED},
+            False,
+        ),
+        ("sweeps-failed", {"resource": SWEEPS, "severity": "ERROR"}, True),
+        (
+            "sweeps-failed",
+            {"resource": {**SWEEPS, "labels": {"job_id": "tpu-pipeline-eu"}}, "severity": "ERROR"},
+            False,
+        ),
+    ],
+)
+def test_entries_of_another_environment_of_the_project_are_not_counted(
+    everything: Recording, metric: str, entry: dict[str, Any], counted: bool
+) -> None:
+    if zone := entry.get("zone"):
+        entry["protoPayload"] = {
+            **TERMINATED,
+            "resourceName": f"projects/my-project/locations/{zone}/nodes/n",
+        }
+    body = everything.named("gcp:logging/metric:Metric", metric).inputs
+    assert (counting.point(body, entry) is not None) == counted
+
+
+def test_where_slices_may_be_in_any_region_nodes_of_all_are_counted() -> None:
+    known = parsed({**BASE, **OFF["monitoring"], "storage:allowCrossRegion": True})
+    assert "locations" not in metrics.filter_of(metrics.OF["terminations"], known)
+
+
 def test_no_two_layers_declare_a_metric_or_an_alert_of_one_name() -> None:
     names = [metric.name for metric in METRICS]
     assert len({*names}) == len(names)

@@ -22,7 +22,7 @@ from unittest import mock
 from rehearsal.cloud.core.world import Lags
 from rehearsal.cloud.services.monitoring.telemetry import Incident
 from rehearsal.cloud.services.serviceusage import NEW_PROJECT
-from tests.infra.lab import OWNER, PROJECT, SETTINGS, Lab
+from tests.infra.lab import BUCKET, OWNER, PROJECT, SETTINGS, Lab
 from workload.host import heartbeat, logs
 
 ZONE, REGION = "us-east5-b", "us-east5"
@@ -103,9 +103,16 @@ class Watched(Lab):
 
     # Hosts
 
-    def printed(self, node: str, lines: list[str], unit: str = "tpu-job.service", worker: int = 0) -> None:
+    def printed(
+        self,
+        node: str,
+        lines: list[str],
+        unit: str = "tpu-job.service",
+        worker: int = 0,
+        bucket: str = BUCKET,
+    ) -> None:
         """Lines of a worker, by way of the journal, go to Cloud Logging."""
-        shared = self.shared(node, worker)
+        shared = self.shared(node, worker, bucket)
         token = self.environment["GOOGLE_OAUTH_ACCESS_TOKEN"]
         server = self.urls["logging.googleapis.com"]
         shipper = logs.Shipper(
@@ -137,13 +144,14 @@ class Watched(Lab):
         shipper.send([{**entry, "timestamp": self.cloud.world.clock.rfc3339()}])
 
     @staticmethod
-    def shared(node: str, worker: int) -> dict[str, Any]:
+    def shared(node: str, worker: int, bucket: str = BUCKET) -> dict[str, Any]:
         """As `logs.destination` reads it from a host's metadata."""
         attributes = {
             "project/project-id": PROJECT,
             "instance/id": f"{node}-{worker}",
             "instance/attributes/tpu-slice": node,
             "instance/attributes/tpu-zone": ZONE,
+            "instance/attributes/tpu-bucket": bucket,
             "instance/attributes/agent-worker-number": str(worker),
         }
         with mock.patch.object(logs, "read", attributes.get):

@@ -44,10 +44,13 @@ def test_the_layer_is_not_brought_up_on_another_cluster(
     requests = answer(monkeypatch, result)
     with pytest.raises(InfraError) as refused:
         cluster.check(settings(), ENDPOINT)
+    monkeypatch.setattr("infra.core.layer.INSTALLED", True)
+    with pytest.raises(InfraError, match=r"fix: pulumi -C \.tpu/gke refresh -s dev"):
+        cluster.check(settings(), ENDPOINT)
     assert message in str(refused.value)
     assert "fix: pulumi -C infra/layers/gke refresh -s dev" in str(refused.value)
     assert "PULUMI_K8S_DELETE_UNREACHABLE=true" in str(refused.value)
-    assert requests == [f"GET https://container.googleapis.com/v1/{NAME}"]
+    assert requests == [f"GET https://container.googleapis.com/v1/{NAME}"] * 2
 
 
 @pytest.mark.parametrize("result", [ENDPOINT, RequestError(Failure(Kind.TRANSIENT, "503"))])

@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 import re
 import signal
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any, ClassVar
 
 import pytest
@@ -25,7 +23,6 @@ from workload.runs.curves import main, upload
 from workload.runs.metrics import Metrics, Point, begin_line, line
 from workload.runs.store import FolderStore
 from workload.runs.vertex import Board, id_of
-from workload.runs.wandb_run import WandbRun
 
 BOARDS = "aiplatform.projects.locations.tensorboards"
 HOST = "us-east5-aiplatform"
@@ -311,88 +308,3 @@ def test_ctrl_c_ends_an_uploader_that_waits_for_vertex(
     monkeypatch.setattr(flaky, "after_the_first_points", staticmethod(wait))
     with pytest.raises(KeyboardInterrupt):
         main([str(tmp_path / "tiny"), "--to", f"{L}/tensorboards/1", *options])
-
-
-class FakeWandb(ModuleType):
-    """Package `wandb` as the uploader uses it: steps only grow, as W&B's do."""
-
-    class Error(Exception):
-        """Refusal."""
-
-    def __init__(self) -> None:
-        super().__init__("wandb")
-        self.Settings, self.rows, self.begun = dict, dict[int, dict[str, float]](), list[dict[str, Any]]()
-        self.step, self.finished = 0, False
-        self.full: str = ""
-
-    def init(self, **more: Any) -> FakeWandb:
-        if more["mode"] == "online":
-            raise self.Error("no login")
-        self.begun.append(more)
-        return self
-
-    def log(self, row: dict[str, float], step: int) -> None:
-        assert step >= self.step
-        if self.full == "log":
-            raise BrokenPipeError("service ended")
-        self.step = step
-        self.rows.setdefault(step, {}).update(row)
-
-    def finish(self) -> None:
-        if self.full == "finish":
-            raise self.Error("disk full")
-        self.finished = True
-
-
-def test_wandb_gets_the_rows_of_a_run_once_however_often_it_is_continued(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "wandb", wandb := FakeWandb())
-    written(tmp_path / "Run_1", {"loss": [(1, 4.0), (2, 3.0)], "eval_loss": [(2, 3.5)]})
-    offline = [str(tmp_path / "Run_1"), "--wandb", "team/vision", "--once", "--offline", str(tmp_path)]
-    for _ in range(2):
-        assert main(offline) == 0
-    assert wandb.rows == {1: {"loss": 4.0}, 2: {"loss": 3.0, "eval_loss": 3.5}}
-    assert wandb.finished
-    first, again = ({key: run[key] for key in ("entity", "project", "id", "resume")} for run in wandb.begun)
-    known = id_of(str(tmp_path / "Run_1"))
-    assert first == again == {"entity": "team", "project": "vision", "id": known, "resume": "allow"}
-    with pytest.raises(BoardError, match=r"no login\n    fix: `wandb login`"):
-        main(offline[:4])
-
-
-@pytest.mark.parametrize(
-    ("full", "message"), [("log", "written to: BrokenPipeError"), ("finish", "ended: Error")]
-)
-def test_rows_that_wandb_doesnt_take_are_one_message(
-    full: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "wandb", wandb := FakeWandb())
-    wandb.full = full
-    written(tmp_path / "tiny", {"loss": [(1, 4.0)]})
-    with pytest.raises(BoardError, match=f"W&B team/vision, tiny: can't be {message}"):
-        main([str(tmp_path / "tiny"), "--wandb", "team/vision", "--once", "--offline", str(tmp_path)])
-
-
-def test_runs_of_one_name_in_two_buckets_are_two_at_wandb(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "wandb", wandb := FakeWandb())
-    for bucket in ("a", "b"):
-        WandbRun("vision", f"gs://{bucket}/runs/tiny", "folder")
-    assert {run["name"] for run in wandb.begun} == {"tiny"}
-    assert len({run["id"] for run in wandb.begun}) == 2
-
-
-def test_wandb_that_is_not_installed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "wandb", None)
-    written(tmp_path / "tiny", {"loss": [(1, 1.0)]})
-    with pytest.raises(BoardError, match="pip install wandb"):
-        main([str(tmp_path / "tiny"), "--wandb", "vision", "--once"])
-
-
-@pytest.mark.parametrize(
-    "line", [[], ["--to", f"{L}/tensorboards/1", "--wandb", "p"], ["--offline", "f"], ["--wandb", "a/b/c"]]
-)
-def test_a_view_is_named_once(line: list[str]) -> None:
-    with pytest.raises(ConfigError) as caught:
-        main(["runs/tiny", *line])
-    assert len(caught.value.problems) == 1

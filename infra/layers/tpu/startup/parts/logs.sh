@@ -30,8 +30,9 @@ log_entry() {
   printf '{"logName": "projects/%s/logs/tpu-host", ' "$2"
   printf '"resource": {"type": "generic_node", "labels": {"project_id": "%s", "location": "%s", "namespace": "%s", "node_id": "%s"}}, ' \
     "$2" "$zone" "$slice" "$node"
-  printf '"labels": {"node": "%s", "worker": "%s", "zone": "%s", "slice": "%s", "instance": "%s", "unit": "google-startup-scripts.service"}, ' \
-    "$node" "${WORKER_ID:-unknown}" "$zone" "$slice" "${INSTANCE_ID:-unknown}"
+  printf '"labels": {"node": "%s", "worker": "%s", "zone": "%s", "slice": "%s", "instance": "%s", %s"unit": "google-startup-scripts.service"}, ' \
+    "$node" "${WORKER_ID:-unknown}" "$zone" "$slice" "${INSTANCE_ID:-unknown}" \
+    "${CHECKPOINT_BUCKET:+\"bucket\": \"$CHECKPOINT_BUCKET\", }"
   printf '"entries": [{"severity": "ERROR", "textPayload": %s}]}\n' "$(json_string "boot failed in stage $1
 $logs")"
 }

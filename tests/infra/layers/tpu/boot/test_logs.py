@@ -254,9 +254,11 @@ def test_the_destination_is_what_the_metadata_says(monkeypatch: pytest.MonkeyPat
         "zone": "us-east5-b",
         "slice": "train",
         "instance": "4711",
+        "bucket": "b",
     }
-    for key in ("agent-worker-number", "tpu-slice-name"):
+    for key in ("agent-worker-number", "tpu-slice-name", "tpu-bucket"):
         metadata.set(key, None)
+    assert "bucket" not in logs.destination()["labels"], "it counts in every environment"
     assert logs.destination()["labels"].items() >= {"worker": "unknown", "slice": "tpu-lab"}.items()
     metadata.set("tpu-slice", None)
     with pytest.raises(MetadataError, match="was it made by the tpu stack"):

@@ -155,5 +155,6 @@ def test_a_host_without_its_number_stops_and_sends_its_status_and_log(make_host:
         "zone": "us-east5-b",
         "slice": "tpu-lab",
         "instance": "4711",
+        "bucket": BUCKET,
         "unit": "google-startup-scripts.service",
     }
