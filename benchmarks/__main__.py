@@ -24,14 +24,6 @@ COMMANDS = {
         "benchmarks.storage:saves",
         "T4: cost of a checkpoint: the share of time that training stands still, and bytes; 5 min.",
     ),
-    "loader": (
-        "benchmarks.loader:measure",
-        "T5: tokens a second that the loader delivers, against the chips' rate; 1 min.",
-    ),
-    "restarts": (
-        "benchmarks.storage:restarts",
-        "T7: from a start to its first step, with the compiled step in the bucket and without; 3 min.",
-    ),
     "extraction": (
         "benchmarks.extraction:measure",
         "E1 to E4, E7, E8: cost of capture, overlap, files, padding and random access; 15 min.",
@@ -39,10 +31,6 @@ COMMANDS = {
     "writer": (
         "benchmarks.writer:measure",
         "E9: processor time a GB of shards written to memory, by part, beside safetensors; 10 s.",
-    ),
-    "capture": (
-        "benchmarks.capture:measure",
-        "E8: tokens a second of extraction, beside transformers' hooks, TransformerLens, nnsight; 20 min.",
     ),
     "preprocess": (
         "benchmarks.preprocess:measure",

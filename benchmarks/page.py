@@ -49,11 +49,6 @@ def _maxtext(result: Result) -> list[str]:
     return markdown(head, rows, numbers=(1, *range(3, len(head))))
 
 
-def _rates(result: Result, kind: str = "tokens_per_s") -> list[tuple[str, Result]]:
-    """Return each program's rate, fastest first."""
-    return sorted(result[kind].items(), key=lambda entry: -entry[1]["median"])
-
-
 def _spread(of: Result, spec: str = ",.0f") -> tuple[str, str]:
     """Format median and range."""
     return format(of["median"], spec), f"{of['min']:{spec}} to {of['max']:{spec}}"
@@ -70,24 +65,6 @@ def _saves(result: Result) -> list[str]:
         ("bytes written a parameter", f"{12 * 1.02:.2f}", *_spread(result["bytes_a_parameter"], ".3f")),
     ]
     return markdown(("", "goal", "median", "range"), rows, range(1, 4))
-
-
-def _loader(result: Result) -> list[str]:
-    goal = result["goal_times_needed"]
-    rows = [(name, goal, f"{times:,.0f}") for name, times in result["times_needed"].items()]
-    return markdown(("what the chips of a host take", "goal, times", "slowest run, times"), rows, (1, 2))
-
-
-def _restarts(result: Result) -> list[str]:
-    titles = {
-        "first_step_s": "from the start of the process to the end of its first step",
-        "compile_s": "of it tracing and compiling, or reading",
-    }
-    rows = []
-    for key, title in titles.items():
-        spreads = (_spread(result[key][kind], ".1f") for kind in ("without", "with"))
-        rows.append((title, *(f"{median} ({extent})" for median, extent in spreads)))
-    return markdown(("seconds, median (range)", "without the compiled step", "with it"), rows, (1, 2))
 
 
 def _extraction(result: Result) -> list[str]:
@@ -123,17 +100,6 @@ def _activation_extract(result: Result) -> list[str]:
         for name, seconds in stored["seconds"].items()
     ]
     return markdown((arrays, "seconds, median", "range", "MB", "ours is faster by"), rows, range(1, 5))
-
-
-def _capture(result: Result) -> list[str]:
-    documents = f"{result['tokens']:,} tokens in {result['documents']} documents"
-    faster = result["ours_is_faster_by"]
-    rows = [
-        (name, *_spread(rate), f"{result['padding'][name]:.1%}", _times(faster.get(name, 1.0)))
-        for name, rate in _rates(result)
-    ]
-    head = documents, "tokens/s, median", "range", "padding", "ours is faster by"
-    return markdown(head, rows, range(1, 5))
 
 
 def _preprocess(result: Result) -> list[str]:
@@ -206,10 +172,7 @@ def _queue(result: Result) -> list[str]:
 TABLES: dict[str, Callable[[Result], list[str]]] = {
     "maxtext": _maxtext,
     "saves": _saves,
-    "loader": _loader,
-    "restarts": _restarts,
     "extraction": lambda result: [*_extraction(result), "", *_activation_extract(result)],
-    "capture": _capture,
     "preprocess": _preprocess,
     "queue": _queue,
     "queue-StrictFIFO": _queue,

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -177,8 +178,7 @@ def measure(jobs: int, pools: int, strategy: str) -> dict[str, Any]:
 
 
 def _measure(jobs: int, pools: int, strategy: str, folder: Path) -> dict[str, Any]:
-    lab = Lab(folder / "cluster")
-    try:
+    with closing(Lab(folder / "cluster")) as lab:
         queue = Queue(lab, pools, folder / "kwok")
         queue.use(strategy)
         mix = drawn(jobs, pools)
@@ -191,8 +191,6 @@ def _measure(jobs: int, pools: int, strategy: str, folder: Path) -> dict[str, An
         meter.look()
         restarts = queue.restarts()
         queue.close()
-    finally:
-        lab.close()
     used_s = sum(item.run_s * item.job.slices for item in mix)
     return {
         "jobs": jobs,

@@ -1,4 +1,4 @@
-"""T4 and T7: what a checkpoint costs, and what a start does, on the rehearsal's storage.
+"""T4: what a checkpoint costs, on the rehearsal's storage.
 
 The storage is the emulated one, on loopback and this machine's disk: its bandwidth is not a
 bucket's, and its server shares the CPUs with the trainer. Bytes and shares are what carries over.
@@ -6,22 +6,20 @@ bucket's, and its server shares the CPUs with the trainer. Bytes and shares are 
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import described, spread
-from benchmarks.model import CONFIG, make_tokens
 from tests.rehearsal.cloud.storage.storage_front import PROJECT, Front
+from workload.data.prepare import prepare
 from workload.train import config as configs
 from workload.train.interval import STALL_SHARE
 
+CONFIG = Path(__file__).with_name("small.toml")
 BUCKET = "bucket"
 SHORT = ["--set=data.sequence_length=128", "--set=train.batch_size=1"]  # steps of a fraction of a second
 SAVED_STEPS = 200
@@ -34,7 +32,9 @@ class Bench:
         self.folder = folder
         self.front = Front(folder / "storage")
         self.front.request("POST", "b", {"name": BUCKET}, project=PROJECT)
-        make_tokens(folder / "tokens")
+        library = Path(os.__file__).parent  # about a megabyte of real text
+        prepare([library / "email", library / "asyncio"], folder / "tokens")
+        self.close = self.front.close
 
     def start(self, run: str, *more: str) -> "subprocess.Popen[str]":
         """Start the trainer."""
@@ -66,28 +66,15 @@ class Bench:
             for line in self.front.read(BUCKET, name).body.splitlines()
         ]
 
-    def forget_compiled(self) -> None:
-        """Empty the compilation cache."""
-        for name in self.sizes("compilation-cache/"):
-            self.front.request("DELETE", f"b/{BUCKET}/o/{name.replace('/', '%2F')}")
-
-
-@contextmanager
-def bench() -> Iterator[Bench]:
-    """Provide a bench for as long as it is needed."""
-    with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
-        opened = Bench(Path(folder))
-        try:
-            yield opened
-        finally:
-            opened.front.close()
-
 
 def saves(rounds: int) -> dict[str, Any]:
     """T4: how long training stands still for saves at the interval that it chose, and what they write."""
     params = configs.load(str(CONFIG)).decoder.parameters()
     stalls, bytes_each, intervals = [], [], []
-    with bench() as current:
+    with (
+        tempfile.TemporaryDirectory(prefix="benchmark-") as folder,
+        closing(Bench(Path(folder))) as current,
+    ):
         for number in range(rounds):
             run = f"saves-{number}"
             process = current.start(run, f"--set=train.steps={SAVED_STEPS}")
@@ -111,44 +98,3 @@ def saves(rounds: int) -> dict[str, Any]:
         "every_steps": intervals,
         "on": described(["jax", "orbax-checkpoint", "tensorstore"]),
     }
-
-
-def restarts(rounds: int) -> dict[str, Any]:
-    """T7: from a start to the end of its first step, with the compiled step in the bucket and without."""
-    seconds: dict[str, list[float]] = {"without": [], "with": []}
-    compiles: dict[str, list[float]] = {"without": [], "with": []}
-    with bench() as current:
-        _first_step_s(current)  # leaves the checkpoint that the others resume from
-        for number in range(rounds):
-            for kind in seconds:
-                if kind == "without":
-                    current.forget_compiled()
-                else:
-                    assert current.sizes("compilation-cache/"), "nothing was kept"
-                seconds[kind].append(_first_step_s(current))
-                compiles[kind].append(current.lines("runs/restarts/goodput/")[-1]["accounts"]["compile"])
-            print(f"round {number + 1}: {seconds}", file=sys.stderr)
-        cache_bytes = sum(current.sizes("compilation-cache/").values())
-    return {
-        "first_step_s": {kind: spread(values) for kind, values in seconds.items()},
-        "compile_s": {kind: spread(values) for kind, values in compiles.items()},
-        "cache_bytes": cache_bytes,
-        "on": described(["jax", "orbax-checkpoint", "tensorstore"]),
-    }
-
-
-def _first_step_s(current: Bench) -> float:
-    """Restart the run, announce a preemption after its first step, and return the seconds until then."""
-    begun = time.monotonic()
-    process = current.start("restarts", "--set=train.steps=1000")
-    assert process.stdout
-    output, first_step_s = "", 0.0
-    for line in process.stdout:
-        output += line
-        if line.startswith("step ") and not first_step_s:
-            first_step_s = time.monotonic() - begun
-            process.send_signal(signal.SIGTERM)
-    process.wait()
-    if not first_step_s or "preempted" not in output:
-        raise SystemExit(output[-3000:])
-    return first_step_s

@@ -15,7 +15,7 @@ from infra.core import layer as core_layer
 from infra.errors import InputError
 from infra.settings.schema import Settings
 from infra.settings.sources import ROOT, environments
-from workload.arguments import SCHEME
+from settings_schema.rules import SCHEME
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -29,7 +29,6 @@ PHASE, WHY, OWNER, ID = "phase", "why", "owner", "id"
 SINCE = "sinceS"  # time of an earlier program's last status, which is no end of the present one
 REPLACING = "replacing"  # its hosts may still run the program before it
 _VERSION, _FORMAT, _ENVIRONMENT = "version", 2, "environment"
-_WITHOUT_IDS = 1  # version of records without the ids of their nodes
 WRITTEN = "writtenS"
 _OF_RECORD = (PHASE, WHY, OWNER, ID, SINCE, REPLACING, NODES, _VERSION, _ENVIRONMENT, WRITTEN)
 _KEPT_S = 86_400.0  # of a record that has ended
@@ -212,7 +211,7 @@ class AdHoc:
             except RecordError as error:
                 self.unread[name] = str(error)
                 continue
-            for node in (recorded(item or {}) or {}).values():
+            for node in recorded(item or {}).values():
                 self.others.update(node.others)
             if item and item[PHASE] is Phase.ENDED:
                 self.ended.add(str(item.get(ID)))
@@ -230,7 +229,7 @@ class AdHoc:
         """Return why records aren't followed that name a node of another one, too."""
         by_id: dict[str, list[str]] = {}
         for name, item in records.items():
-            for node in (recorded(item) or {}).values():
+            for node in recorded(item).values():
                 by_id.setdefault(node.instance, []).append(name)
         return {
             name: _twice(f"gs://{self._google.controller_bucket}/{self._folder}{name}.json",
@@ -319,8 +318,6 @@ class AdHoc:
         """Write a record with the ids of the one that was read, if that is of the same nodes."""
         before = self._last.get(name, {})
         same = bool(before) and before.get(ID, record[ID]) == record[ID]
-        if same and NODES not in before:
-            return self._write(name, {**record, _VERSION: _WITHOUT_IDS})
         nodes = before[NODES] if same else stored(others_of(before))
         return self._write(name, {**record, NODES: nodes, _VERSION: _FORMAT})
 
@@ -393,16 +390,16 @@ class AdHoc:
         return self._last[name]
 
     def _require_known(self, item: Item, name: str, where: str) -> None:
-        """Raise RecordError for a record of a newer version, another environment or another name."""
+        """Raise RecordError for a record of another version, another environment or another name."""
         newer = "fix: update this checkout, or use the one that wrote it"
-        if (version := foreign.count(item, _VERSION)) > _FORMAT:
+        if (version := foreign.count(item, _VERSION)) != _FORMAT:
             raise RecordError(f"{where}: its version is {version}, known is {_FORMAT}\n    {newer}")
         if (phase := foreign.text(item, PHASE)) not in ("", *Phase):
             raise RecordError(f"{where}: its phase {phase[:40]!a} isn't known\n    {newer}")
         if (other := foreign.text(item, _ENVIRONMENT)) and self._environment not in ("", other):
             fix = f"tpu fleet list {other[:40]}, or delete the object"
             raise RecordError(f"{where}: is of the environment {other[:40]}\n    fix: {fix}")
-        if NODES in item and not foreign.text(item, ID):  # it couldn't be told from the next one of its name
+        if not foreign.text(item, ID):  # it couldn't be told from the next one of its name
             raise RecordError(f"{where}: its id is missing\n    fix: repair it, or delete it")
         if (called := foreign.text(item, "name")) != name:
             raise RecordError(f"{where}: its name is {called[:40]!a}\n    fix: repair it, or delete it")

@@ -11,7 +11,7 @@ from typing import Any
 from settings_schema import foreign
 from settings_schema.foreign import ForeignError
 
-NODES = "nodes"  # of a record; absent: of an earlier version, whose nodes are known by labels alone
+NODES = "nodes"
 _MOST_OTHERS = 20
 
 
@@ -69,19 +69,16 @@ def stored(nodes: Mapping[int, RecordedNode]) -> dict[str, dict[str, Any]]:
 
 def others_of(record: Mapping[str, Any]) -> dict[int, RecordedNode]:
     """Return entries with the ids of nodes that somebody else made, for the next record of this name."""
-    nodes = (recorded(record) or {}).items()
-    return {member: RecordedNode(others=item.others) for member, item in nodes if item.others}
+    return {n: RecordedNode(others=item.others) for n, item in recorded(record).items() if item.others}
 
 
-def recorded(record: Mapping[str, Any]) -> dict[int, RecordedNode] | None:
-    """Return the nodes of a record, by the members' numbers; None: it is of an earlier version.
+def recorded(record: Mapping[str, Any]) -> dict[int, RecordedNode]:
+    """Return the nodes of a record, by the members' numbers.
 
     Raises:
         SharedIdError: two nodes have one id, or one place.
         ForeignError: they can't be read.
     """
-    if NODES not in record:
-        return None
     label, result = foreign.text(record, "id"), dict[int, RecordedNode]()
     for key, value in foreign.group(record, NODES).items():
         number = key.isdecimal() and key.isascii() and len(key) < 7 and key == str(int(key))

@@ -12,12 +12,12 @@ from typing import Any
 from fleet.adhoc import PHASE, WHY, Item, Phase, twice_called, wanted
 from fleet.controller import Controller, busy_s
 from fleet.dashboard import Dashboard, serve
+from fleet.ending import take_down_ended
 from fleet.environment import Environment, opened, over_budget
 from fleet.errors import FleetError
 from fleet.recovery import release
 from fleet.request import FleetCommand
 from fleet.store import RENEW_S, UnreachableError
-from fleet.supervise import take_down_ended
 from infra.errors import InfraError
 from infra.layers.storage.settings import StorageSettings
 from infra.settings.schema import FleetSettings, GcpSettings

@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 from fleet.adhoc import OWNER, PHASE, WRITTEN, AdHoc, ConcurrentChangeError, Item, Phase, slices
 from fleet.controller import Controller
 from fleet.controller_state import ControllerState
+from fleet.ending import take_down_ended
 from fleet.environment import Environment, opened
 from fleet.errors import FleetError
 from fleet.google import Google
 from fleet.observation import Observation
 from fleet.request import FleetCommand
 from fleet.store import LeaseHeldError
-from fleet.supervise import take_down_ended
 from infra.engine.prices import within_budget
 from infra.engine.settings import from_file
 

@@ -37,7 +37,6 @@ class FleetRecords:
         for member in members:
             if member.slice in fleets and member.member is not None:
                 self._members.setdefault(member.slice, []).append(member)
-        self._without_ids: dict[str, str] = {}  # records of an earlier version: their id
         self._open = set[str]()  # those that can be written
         self.nodes: dict[str, RecordedNode] = {}
         self._stored: dict[str, RecordedNode] = {}
@@ -45,7 +44,7 @@ class FleetRecords:
 
     def read(self) -> None:
         """Read the records as they are now."""
-        self.nodes, self._stored, self.unwanted, self._without_ids, self._open = {}, {}, {}, {}, set()
+        self.nodes, self._stored, self.unwanted, self._open = {}, {}, {}, set()
         records, unknown = self._saved.now(sorted(self._members))
         for name in sorted(self._members):
             item = self._fleets[name]
@@ -66,15 +65,12 @@ class FleetRecords:
             self._know(name, record or item)
             if record and living:
                 self._open.add(name)
-                if NODES not in record:
-                    self._without_ids[name] = str(record.get(ID) or "")
 
     def _know(self, name: str, record: Item) -> None:
-        if (nodes := recorded(record)) is not None:
-            empty = RecordedNode(record=str(record.get(ID) or ""))
-            known = {item.key: nodes.get(item.member or 0, empty) for item in self._members[name]}
-            self.nodes |= known
-            self._stored |= known
+        nodes, empty = recorded(record), RecordedNode(record=str(record.get(ID) or ""))
+        known = {item.key: nodes.get(item.member or 0, empty) for item in self._members[name]}
+        self.nodes |= known
+        self._stored |= known
 
     def of(self, owner: Owner) -> Owner:
         """Return an owner that knows the nodes' ids."""
@@ -108,7 +104,7 @@ class FleetRecords:
         places = {(item.zone, item.name) for item in kept.values()}
         rest = {
             member: RecordedNode(others=item.others) if (item.zone, item.name) in places else item
-            for member, item in (recorded(self._saved.last(name)) or {}).items()
+            for member, item in recorded(self._saved.last(name)).items()
         }  # its node was gone when another member got its place
         return {**rest, **kept}
 
@@ -125,16 +121,11 @@ class FleetRecords:
             write: to the records; else the controller that acts does.
         """
         settled = {member.key for member in members} - {*pending}
-        entries = {
-            **self.completed(members, view, owner, pending), **self.seen(members, view, owner, settled)
-        }  # fmt: skip
+        entries = self.seen(members, view, owner, settled)
         if not write:
             self.nodes |= entries
             return ()
-        refused = self.enter(entries)
-        unwanted = {name: why for name, why in refused.items() if name in self._without_ids}
-        self.unwanted = unwanted | self.unwanted  # a node would be made, or deleted, that no record has
-        return refused.values()
+        return self.enter(entries).values()
 
     def seen(self, members: Sequence[Node], view: View, owner: Owner, settled: Collection[str]) -> Entries:
         """Return the entries that an observation changes.
@@ -157,35 +148,6 @@ class FleetRecords:
                     result[member.key] = replace(entry, requested=False)
             elif _looks_ours(member, observed, owner, entry):
                 result[member.key] = entry.with_other(observed.instance)
-        return result
-
-    def completed(
-        self, members: Sequence[Node], view: View, owner: Owner, pending: Collection[str]
-    ) -> Entries:
-        """Return entries for fleets whose record is of an earlier version: their nodes by labels.
-
-        Until all zones have answered such a fleet is unwanted. `pending`: keys of the members with a request
-        under way.
-        """
-        if not self._without_ids:
-            return {}
-        if silent := sorted(zone for zone, answer in view.zones.items() if answer.nodes is None):
-            why = f"its record doesn't have its nodes' ids yet, and {', '.join(silent)} didn't answer"
-            self.unwanted |= dict.fromkeys(self._without_ids.keys() - self.unwanted.keys(), why)
-            return {}
-        result = {}
-        for member in members:
-            if member.slice not in self._without_ids:
-                continue
-            observed, record = view.node(member.name, member.zone), self._without_ids[member.slice]
-            own = observed is not None and owner.labels_of(member).items() <= observed.labels.items()
-            own = own and observed is not None and observed.labels.get("record", record) == record
-            known = observed.instance if observed and own else ""
-            if known or member.key in pending:
-                requested = member.key in pending
-                result[member.key] = RecordedNode(member.zone, member.name, known, requested, (), record)
-            else:
-                result[member.key] = RecordedNode(record=record)
         return result
 
 

@@ -5,6 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/+")
+"""Beginning of a URL."""
+
 
 @dataclass(frozen=True)
 class Rule:

@@ -16,11 +16,11 @@ from typing import Protocol
 
 from fleet.adhoc import ID, Item
 from fleet.controller_state import ControllerState
+from fleet.ending import disputed
+from fleet.ending import over as ended
 from fleet.google import Google
 from fleet.model import TAKEN_AWAY, Action, Claim, Decision, ObservedNode
 from fleet.owned import Outcome, OwnedFleets
-from fleet.supervise import disputed
-from fleet.supervise import over as ended
 from infra.engine.prices import BudgetError
 from infra.errors import InfraError, SettingsError
 from infra.google.failures import Kind

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -176,13 +176,10 @@ class Emulated:
         token = self.token_of() if token is None else token
         sent = {"Host": host, **({"Authorization": f"Bearer {token}"} if token else {}), **(headers or {})}
         data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=HANG_S)
-        try:
+        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=HANG_S)) as connection:
             connection.request(http_method, f"/{path}", body=data, headers=sent)
             response = connection.getresponse()
             return Reply(response.status, response.headers, response.read())
-        finally:
-            connection.close()
 
     def grant(self, resource: str, role: str, member: str, condition: Any = None) -> None:
         """Add a binding to the policy of a resource."""

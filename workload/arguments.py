@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from settings_schema.rules import SCHEME
 from workload import as_typed
 from workload.errors import ConfigError, Problem
 
-SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/+")
-"""Beginning of a URL."""
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 """A model of the Hugging Face hub; a relative path may look the same."""
 

@@ -174,7 +174,7 @@ class Decoder(nnx.Module):
 
     def _attend(self, tokens_BxL: Array) -> attention.Attend:
         length = tokens_BxL.shape[1]
-        kind, _ = kernels.choose("auto", jax.default_backend(), length, self.dtype.name)
+        kind, _ = kernels.choose("auto", jax.default_backend(), length)
         return attention.attend(kind)
 
 

@@ -1,14 +1,11 @@
 """The peers that a measurement stands beside, each in an environment of its own, outside the tree."""
 
-import json
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 from workload.preflight.compiler import cache_folder
 
@@ -18,9 +15,6 @@ MAXTEXT = "0.2.4" if version("jax").startswith("0.10.") else "0.2.5"
 PINS = {
     # Python 3.12, 2.9 GB. With the compiler that this environment has; 0.2.4 is the last one for JAX 0.10.
     "maxtext": f"maxtext[tpu]=={MAXTEXT} jax=={version('jax')} libtpu=={version('libtpu')}",
-    # With the torch and transformers of `tools/setup.sh parity`; 5.7 GB, which the two share by hard links.
-    "transformer-lens": "transformer-lens==4.3.0 torch==2.15.0 transformers==5.23.0",
-    "nnsight": "nnsight==0.8.1 torch==2.15.0 transformers==5.23.0",
     "datatrove": "datatrove[processing]==0.10.1 tokenizers==0.23.3 orjson==3.13.0",  # 1 GB
     "dolma": "dolma==1.2.1",  # it allows tokenizers 0.19 alone; 0.6 GB
 }
@@ -51,25 +45,6 @@ def python(name: str) -> Path:
             raise SystemExit(f"{' '.join(step)}: {(done.stderr or done.stdout)[-1000:]}")
     (folder / ".complete").touch()
     return result
-
-
-def run(line: Sequence[str | Path], more: dict[str, str] | None = None) -> str:
-    """Return the output of a command, run on CPU with additional environment variables.
-
-    Raises:
-        SystemExit: it failed, with the end of what it said.
-    """
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "HF_HUB_OFFLINE": "1", **(more or {})}
-    done = subprocess.run(line, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"{' '.join(map(str, line))}\n{(done.stdout + done.stderr)[-3000:]}")
-    return done.stdout + done.stderr
-
-
-def last(message: str) -> dict[str, Any]:
-    """Return the last line of it that is JSON."""
-    parsed: dict[str, Any] = json.loads([line for line in message.splitlines() if line.startswith("{")][-1])
-    return parsed
 
 
 def maxtext_base(interpreter: Path) -> str:

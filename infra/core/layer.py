@@ -113,7 +113,7 @@ class Hooks:
         quotas: Google limits that the layer may use at once, for `tpu doctor ENV`.
         offers: accelerator types and images that its slices need in each zone, for the same.
         lookups: by resource type with a server-assigned id, the list to find it in
-            (infra/engine/recovery/lookups.py).
+            (infra/engine/recovery/ids.py).
         claims: names that one stack alone can have, and `at_google` hasn't; the owner is the full id.
         rendered: generated files that builds take along.
         bundle: what its machines install.

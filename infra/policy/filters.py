@@ -6,12 +6,16 @@ from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from infra.layers.monitoring.facts import RESOURCE_LABELS
+from infra.core import facts
 from infra.policy.rule import Resource, Rule
 from infra.settings.schema import Settings
 
 _ALERT = ("gcp:monitoring/alertPolicy:AlertPolicy",)
 _DASHBOARD, _METRIC = "gcp:monitoring/dashboard:Dashboard", "gcp:logging/metric:Metric"
+_RESOURCES = facts.of("infra.layers.monitoring")["resources"]
+RESOURCE_LABELS: Mapping[str, tuple[str, ...]] = {
+    name: tuple(labels) for name, labels in _RESOURCES.items() if isinstance(labels, list)
+}
 _METRIC_TYPE = re.compile(r'metric\.type\s*=\s*"')
 _RESOURCE_TYPE = re.compile(r'(?:resource\.type\s*=\s*|monitored_resource=)"([^"]+)"')
 _RESOURCE_LABEL = re.compile(r"resource\.labels?\.(\w+)")

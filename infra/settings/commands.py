@@ -18,6 +18,7 @@ from typing import Any
 
 from infra.errors import Problem
 from settings_schema.parser import NOUNS, choice, nearest
+from settings_schema.rules import SCHEME
 
 COMMANDS = ("activations", "checkpoints", "data", "extract", "goodput", "preflight", "train")
 HOST_COMMAND = "slurmd"
@@ -56,7 +57,6 @@ PLACES = ("data.path", "observe.eval_path", "train.init_from", "model.weights")
 """Folders that hosts read from their mount, of the environment's bucket alone; `--dir` and `--stream` may be
 in any bucket that its owner lets the hosts' account read or write."""
 KINDS: Mapping[str, type] = {"bool": bool, "int": int, "float": float, "str": str}
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/+")
 _BUCKET = re.compile(r"gs://([^/]+)(/.*)?")
 _PATH = re.compile(r"\.?/[A-Za-z0-9._+/-]+")
 
@@ -206,7 +206,7 @@ def _parsed(
         _refuse_unknown(program, change)
     options_given = [(option, value) for option in ("--dir", "--stream") for value in values.get(option, ())]
     for key, place in (*places(values["--set"]), *options_given):
-        if _SCHEME.match(place) and not _BUCKET.fullmatch(place):
+        if SCHEME.match(place) and not _BUCKET.fullmatch(place):
             raise ValueError(f"{key} is a folder, or gs://BUCKET/FOLDER, not {place}")
     return configs[0], name, values
 

@@ -1,6 +1,6 @@
 """Each alert on hosts, runs and buckets fires once, by its fault, and closes once that is fixed.
 
-The alerts that no step of the pipeline fires (pipeline-faults.yaml has the other five), each by its fault
+The alerts that no step of the pipeline fires (`pipeline_faults` has the other five), each by its fault
 on hosts that boot. `fired` fails on any other alert, and on a second incident of one: what isn't listed
 stayed quiet.  The clock chooses what can fire. A host knows the real time alone, so it reports each 30 or
 60 seconds whatever the clock's rate. At 80 that is too seldom for the alerts on means: one heartbeat has

@@ -230,27 +230,6 @@ def test_a_poll_that_fails_is_no_refusal_and_nothing_is_created_a_second_time() 
     assert cloud.requests[-1].node.zone == OTHER, "that is a refusal"
 
 
-def test_what_cannot_be_written_down_is_not_done() -> None:
-    class Broken(Kept):
-        broken = True
-
-        def write(self, state: ControllerState, renew: bool = True) -> None:
-            if self.broken:
-                raise UnreachableError("no bucket")
-            super().write(state, renew)
-
-    members, store = fleet(2), Broken()
-    cloud = Shown(view(members, m0="PREEMPTED"))
-    item = watching(cloud, members, store)
-    observation = item.step()
-    assert (cloud.requests, observation.begun) == ([], ())
-    assert "no action taken: no bucket" in observation.events
-    store.broken = False
-    item.step()
-    assert [request.verb for request in cloud.requests] == [Verb.DELETE]
-    assert item.state.spent(Cause.PREEMPTION, NOW_S) == 1
-
-
 def test_who_has_lost_the_lease_gives_no_node_new_settings() -> None:
     class Lost(Kept):
         error: FleetError | None = None

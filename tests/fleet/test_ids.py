@@ -308,58 +308,6 @@ def test_two_records_with_one_id_are_named_and_left_alone(
     assert world.requests[before:] == []
 
 
-@pytest.mark.parametrize("silent", [True, False])
-def test_a_record_of_an_earlier_version_gets_the_ids_of_its_nodes_before_anything_is_made(
-    silent: bool, world: Cloud, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    item = {**ITEM, "zones": [ZONE, "us-east5-a"], "count": 2}
-    AdHoc(world, OWNER.stack).keep("mine", item)  # type: ignore[arg-type]
-    assert fleet(["create", "dev", "--slice", "mine", "--yes"]) == 0
-    (mine, other), labels = [name for _, name in world.requests], world.labels
-    text, generation = world.objects[OBJECT]
-    earlier = {key: value for key, value in json.loads(text).items() if key != "nodes"} | {"version": 1}
-    world.objects[OBJECT] = json.dumps(earlier), generation + 1
-    world.states[other] = ""
-    world.at_s += 7200
-    world.silent = {world.zones[mine]} if silent else set()
-    before = len(world.requests)
-    monitored(monkeypatch)
-    if silent:
-        assert world.requests[before:] == []
-        assert "nodes" not in json.loads(world.objects[OBJECT][0])
-        return
-    number = labels[mine]["member"]
-    assert entries(world)[number] == {
-        "zone": world.zones[mine], "name": mine, "id": str(world.instances[mine])
-    }  # fmt: skip
-    assert json.loads(world.objects[OBJECT][0])["version"] == 2
-    assert ("delete", mine) not in world.requests
-
-
-def test_by_a_record_of_an_earlier_version_nothing_is_made_that_cannot_be_entered(
-    world: Cloud, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    AdHoc(world, OWNER.stack).keep("mine", {**ITEM, "zones": [ZONE], "count": 1})  # type: ignore[arg-type]
-    text, generation = world.objects[OBJECT]
-    earlier = {key: value for key, value in json.loads(text).items() if key != "nodes"} | {"version": 1}
-    world.objects[OBJECT] = json.dumps(earlier), generation + 1
-    write, refused = world.write, list[str]()
-
-    def written(name: str, text: str, generation: int) -> int:
-        if name == OBJECT:
-            refused.append(text)
-            raise RequestError(Failure(Kind.TRANSIENT, "503"))
-        return write(name, text, generation)
-
-    with monkeypatch.context() as meanwhile:
-        meanwhile.setattr(world, "write", written)
-        monitored(monkeypatch)
-    assert refused
-    assert world.requests == []
-    assert fleet(["create", "dev", "--slice", "mine", "--yes"]) == 0
-    assert [verb for verb, _ in world.requests] == ["create"]
-
-
 def test_a_member_that_gets_the_place_of_one_that_is_gone_takes_it_in_the_record_too(world: Cloud) -> None:
     """As by a monitor of a part of the fleet."""
     saved = AdHoc(world, OWNER.stack)  # type: ignore[arg-type]

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from unittest import mock
 
 import pytest
@@ -33,13 +34,9 @@ create("dev", sys.argv[2:], Path(sys.argv[1]))
 
 @pytest.fixture(name="lab", scope="module")
 def _lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StackLab]:
-    lab = StackLab(tmp_path_factory.mktemp("lab"))
-    try:
-        with lab.entered():
-            lab.pulumi("up", "--yes", "--skip-preview", "-s", "dev")
-            yield lab
-    finally:
-        lab.close()
+    with closing(StackLab(tmp_path_factory.mktemp("lab"))) as lab, lab.entered():
+        lab.pulumi("up", "--yes", "--skip-preview", "-s", "dev")
+        yield lab
 
 
 def controller(lab: StackLab, lead: bool = True) -> Controller:

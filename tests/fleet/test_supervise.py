@@ -239,13 +239,6 @@ def test_a_monitor_that_took_it_down_leaves_nothing_to_do(
     assert ("delete", NODE) not in world.requests
 
 
-def test_a_fleet_of_another_version_is_read_with_what_it_knows(world: Cloud) -> None:
-    """The stored item is one of `tpu:slices`, with `stopWhenDone`."""
-    world.objects[f"{OWNER.stack}/fleets/mine.json"] = json.dumps({**ITEM, "stopWhenDone": True}), 1
-    assert fleet(["status", "dev"]) == 0
-    assert Supervisor("dev", ITEM, print).before == {**ITEM, "stopWhenDone": True, "phase": "wanted"}
-
-
 def test_who_has_lost_the_lease_looks_on(world: Cloud) -> None:
     run = Run().begin()
     run.of.step()

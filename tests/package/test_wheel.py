@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from infra.engine.settings import from_file
-from infra.layers.pipeline.source import source
+from infra.layers.pipeline.program import source
 from infra.publish.wheels import build_workload
 from infra.settings.sources import PROGRAM
 from rehearsal.providers.gcp.install import install
@@ -103,7 +103,7 @@ def test_it_builds_the_bytes_that_a_checkout_builds(installed: Path, project: Pa
 import sys
 from pathlib import Path
 from infra.engine.settings import from_file
-from infra.layers.pipeline.source import source
+from infra.layers.pipeline.program import source
 from infra.publish.wheels import build_workload
 print(build_workload(Path(sys.argv[1])))
 print(source(from_file("dev")))

@@ -60,10 +60,7 @@ def test_a_submission_of_too_many_objects_is_refused(
 
 
 def test_a_manifest_that_would_fill_the_memory_is_no_manifest(pipeline: Pipeline) -> None:
-    run = pipeline.google.submit()
-    pipeline.sweep()
-    pipeline.google.move("SUCCEEDED")
+    run = pipeline.processed()
     pipeline.google.put(BUCKET, f"tokens/{run}/0123abcd/manifest.json", b"[" + b"[]," * (1 << 19) + b"[]]")
-    pipeline.sweep()
-    record = pipeline.record(run)
+    record = pipeline.swept(run)
     assert (record["outcome"], "has too many values" in record["why"]) == ("invalid", True)

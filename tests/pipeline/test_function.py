@@ -17,7 +17,7 @@ import pytest
 from infra.engine.settings import from_file
 from infra.google.client import RequestError
 from infra.layers.pipeline import paths
-from infra.layers.pipeline.source import source
+from infra.layers.pipeline.program import source
 from pipeline import function
 from rehearsal.world.layout import cache_dir
 from rehearsal.world.runtimes import ensure

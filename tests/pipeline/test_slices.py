@@ -72,14 +72,6 @@ class Slices(Pipeline):
         assert record is not None
         return record
 
-    def trained(self) -> str:
-        """Bring a run to its training."""
-        run = self.google.submit()
-        self.sweep()
-        self.google.move("SUCCEEDED")
-        self.sweep()
-        return run
-
     @property
     def nodes(self) -> list[str]:
         """Return the living nodes that aren't of the settings' file."""
@@ -106,8 +98,7 @@ def test_a_slice_is_made_by_its_record_and_deleted_when_it_has_trained(pipeline:
     pipeline.cloud.statuses[NODE] = DONE
     pipeline.sweep()
     assert (pipeline.nodes, pipeline.fleet(run)["phase"]) == ([], "ended")
-    pipeline.sweep()
-    record = pipeline.record(run)
+    record = pipeline.swept(run)
     assert record["outcome"] == "trained"
     assert record["actual_usd"] == record["spark_usd"] + record["training_usd"]
 
@@ -123,16 +114,14 @@ def test_a_preempted_slice_is_made_again_trained_and_deleted(pipeline: Slices) -
         assert pipeline.cloud.instances[NODE] > instance
         assert pipeline.record(run)["outcome"] == "running"
     pipeline.cloud.statuses[NODE] = DONE
-    pipeline.sweep(2)
-    assert pipeline.record(run)["outcome"] == "trained"
+    assert pipeline.swept(run, 2)["outcome"] == "trained"
     assert pipeline.nodes == []
 
 
 def test_a_program_that_failed_for_good_is_an_outcome_with_its_reason(pipeline: Slices) -> None:
     run = pipeline.trained()
     pipeline.cloud.statuses[NODE] = FAILED
-    pipeline.sweep(2)
-    record = pipeline.record(run)
+    record = pipeline.swept(run, 2)
     assert (record["outcome"], record["next"]) == ("training_failed", f"tpu logs dev {run}")
     assert "no file tiny.toml" in record["why"]
     assert pipeline.nodes == []
@@ -152,12 +141,9 @@ def test_a_program_that_failed_for_good_is_an_outcome_with_its_reason(pipeline: 
 def test_a_slice_that_google_refuses_is_an_outcome_and_its_retry_tries_again(
     pipeline: Slices, failure: Failure, outcome: str
 ) -> None:
-    run = pipeline.google.submit()
-    pipeline.sweep()
-    pipeline.google.move("SUCCEEDED")
+    run = pipeline.processed()
     pipeline.cloud.failure = failure
-    pipeline.sweep(3)
-    record = pipeline.record(run)
+    record = pipeline.swept(run, 3)
     assert (record["outcome"], record["next"]) == (outcome, f"tpu pipeline retry dev {run}")
     assert failure.message in record["why"]
     assert pipeline.cloud.requests == [("create", NODE)], "nobody asks again"
@@ -182,8 +168,7 @@ def test_an_end_that_only_a_heartbeat_claims_isnt_believed(pipeline: Slices) -> 
     run = pipeline.trained()
     pipeline.cloud.statuses[NODE] = DONE
     pipeline.cloud.attests[NODE] = [Attested("ready", job="running")]
-    pipeline.sweep(3)
-    assert pipeline.record(run)["outcome"] == "running"
+    assert pipeline.swept(run, 3)["outcome"] == "running"
     assert pipeline.nodes == [NODE]
 
 
@@ -193,15 +178,13 @@ def test_training_that_takes_too_long_is_ended_by_the_fleet(monkeypatch: pytest.
     pipeline.sweep(minutes=121)
     assert pipeline.fleet(run)["why"] == "longer than pipeline:trainHours, 2"
     assert (pipeline.fleet(run)["phase"], pipeline.nodes) == ("ended", [])
-    pipeline.sweep()
-    assert pipeline.record(run)["outcome"] == "train_hours"
+    assert pipeline.swept(run)["outcome"] == "train_hours"
 
 
 def test_a_cancelled_run_leaves_no_slice(pipeline: Slices) -> None:
     run = pipeline.trained()
     pipeline.sweeps.store.request(run, "cancel", "ann@laptop")
-    pipeline.sweep(2)
-    assert pipeline.record(run)["outcome"] == "cancelled"
+    assert pipeline.swept(run, 2)["outcome"] == "cancelled"
     assert (pipeline.fleet(run)["phase"], pipeline.nodes) == ("ended", [])
     pipeline.sweeps.store.request(run, "retry", "ann@laptop")
     pipeline.sweep()
@@ -256,9 +239,7 @@ def _expire(pipeline: Slices) -> None:
 def test_a_start_that_dies_before_it_is_recorded_makes_no_second_slice(
     pipeline: Slices, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = pipeline.google.submit()
-    pipeline.sweep()
-    pipeline.google.move("SUCCEEDED")
+    run = pipeline.processed()
     original = SliceTrainer.start
 
     def dies(trainer: SliceTrainer, of: Any) -> None:
@@ -316,9 +297,7 @@ def test_two_calls_that_start_training_at_once_write_one_record(
     pipeline: Slices, monkeypatch: pytest.MonkeyPatch, lost: bool
 ) -> None:
     """Another call, or this one whose answer is lost."""
-    run = pipeline.google.submit()
-    pipeline.sweep()
-    pipeline.google.move("SUCCEEDED")
+    run = pipeline.processed()
     original, met = pipeline.cloud.write, list[str]()
 
     def write(name: str, text: str, generation: int) -> int:
@@ -340,17 +319,14 @@ def test_two_calls_that_start_training_at_once_write_one_record(
 def test_a_controllers_bucket_that_refuses_is_an_outcome(
     pipeline: Slices, monkeypatch: pytest.MonkeyPatch, kind: Kind, outcome: str
 ) -> None:
-    run = pipeline.google.submit()
-    pipeline.sweep()
-    pipeline.google.move("SUCCEEDED")
+    run = pipeline.processed()
     message = "tpu-pipeline-run@p does not have storage.objects.create access"
 
     def write(name: str, text: str, generation: int) -> int:
         raise RequestError(Failure(kind, message, "storage.objects.create"))
 
     monkeypatch.setattr(pipeline.cloud, "write", write)
-    pipeline.sweep()
-    record = pipeline.record(run)
+    record = pipeline.swept(run)
     assert (record["outcome"], "training" in record) == (outcome, False)
     assert f"gs://my-project-checkpoints-fleet/{OWNER.stack}/fleets/{run}.json" in record["why"]
     if kind is Kind.PERMISSION:
@@ -365,8 +341,7 @@ def test_a_fleet_of_the_name_that_isnt_the_pipelines_is_a_conflict(pipeline: Sli
     AdHoc(pipeline.cloud, OWNER.stack, "dev").keep(run, item)  # type: ignore[arg-type]
     pipeline.sweep()
     pipeline.google.move("SUCCEEDED")
-    pipeline.sweep()
-    record = pipeline.record(run)
+    record = pipeline.swept(run)
     assert (record["outcome"], record["why"]) == (
         "conflict", f"a fleet {run} is there already, and isn't the pipeline's"
     )  # fmt: skip
@@ -382,8 +357,7 @@ def test_a_fleet_that_somebody_ended_ends_the_run_and_is_not_made_again(pipeline
     else:
         request = FleetCommand("dev", slices=(run,), yes=True)
         assert removal.delete(request) == 0
-    pipeline.sweep(3)
-    record = pipeline.record(run)
+    record = pipeline.swept(run, 3)
     why = "it is gone" if gone else "deleted by a command"
     assert (record["outcome"], record["why"]) == ("cancelled", f"training was ended: {why}")
     assert pipeline.nodes == []

@@ -25,9 +25,7 @@ from tests.virtual_time import replace_time
 def test_beside_a_monitor_the_function_only_observes(
     pipeline: Slices, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = pipeline.google.submit()
-    pipeline.sweep()
-    pipeline.google.move("SUCCEEDED")
+    run = pipeline.processed()
     events: list[str] = []
     leaders = set[str]()
 
@@ -111,8 +109,7 @@ def test_a_run_whose_slice_cant_be_seen_tells_it_and_is_still_ended(
 
     with monkeypatch.context() as patched:
         patched.setattr(pipeline.cloud, "observe", blind)
-        pipeline.sweep(4)
-        record = pipeline.record(run)
+        record = pipeline.swept(run, 4)
         assert record["outcome"] == "running"
         assert denied in record["why"]
         assert f"it needs {role}" in record["why"]

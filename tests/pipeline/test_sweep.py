@@ -61,8 +61,7 @@ def test_text_becomes_shards_with_a_line_for_begin_and_end(
         f"?batchId=tpu-pipeline-{run}"
     ]
     pipeline.google.move("SUCCEEDED")
-    pipeline.sweep()
-    record = pipeline.record(run)
+    record = pipeline.swept(run)
     assert (record["outcome"], record["stage"], record["folder"]) == (
         "shards", "train", f"tokens/{run}/0123abcd"
     )  # fmt: skip
@@ -81,8 +80,7 @@ def test_text_becomes_shards_with_a_line_for_begin_and_end(
 
 def test_a_lost_event_costs_a_sweep_and_a_late_one_nothing(pipeline: Pipeline) -> None:
     run = pipeline.google.submit()
-    pipeline.sweep()
-    assert pipeline.record(run)["batch"] == f"tpu-pipeline-{run}"
+    assert pipeline.swept(run)["batch"] == f"tpu-pipeline-{run}"
     for _ in range(3):
         assert event(pipeline, run) == {"outcome": "duplicate", "run": run}
     assert len(pipeline.google.batches) == 1
@@ -114,14 +112,12 @@ def test_a_folder_of_any_name_is_one_argument(pipeline: Pipeline, folder: str) -
     assert json.loads(json.dumps(pipeline.record(run)))["raw"] == url
     assert body["labels"] == LABELS
     pipeline.google.move("SUCCEEDED")
-    pipeline.sweep()
-    assert pipeline.record(run)["outcome"] == "shards"
+    assert pipeline.swept(run)["outcome"] == "shards"
 
 
 def test_an_empty_folder_is_an_outcome(pipeline: Pipeline) -> None:
     run = pipeline.google.submit("empty/", b"")
-    pipeline.sweep()
-    record = pipeline.record(run)
+    record = pipeline.swept(run)
     assert (record["outcome"], record["next"]) == ("empty", f"tpu pipeline run dev gs://{RAW}/empty/")
 
 
@@ -179,19 +175,16 @@ def test_a_lost_answer_neither_doubles_nor_disowns(pipeline: Pipeline, pattern: 
     assert list(pipeline.google.batches) == [f"tpu-pipeline-{run}"]
     assert pipeline.record(run)["batch"] == f"tpu-pipeline-{run}"
     pipeline.google.move("SUCCEEDED")
-    pipeline.sweep()
-    assert pipeline.record(run)["outcome"] == "shards"
+    assert pipeline.swept(run)["outcome"] == "shards"
 
 
 def test_a_batch_of_this_name_that_isnt_the_pipelines_is_a_conflict(pipeline: Pipeline) -> None:
     run = pipeline.google.submit()
     pipeline.google.batches[f"tpu-pipeline-{run}"] = {"state": "RUNNING", "labels": {"environment": "prod"}}
-    pipeline.sweep()
-    record = pipeline.record(run)
+    record = pipeline.swept(run)
     assert (record["outcome"], record["next"]) == ("conflict", f"tpu pipeline retry dev {run}")
     pipeline.sweeps.store.request(run, "retry", "ann")
-    pipeline.sweep()
-    assert pipeline.record(run)["batch"] == f"tpu-pipeline-{run}-1"
+    assert pipeline.swept(run)["batch"] == f"tpu-pipeline-{run}-1"
 
 
 @pytest.mark.parametrize(("pattern", "status", "message", "outcome", "grant"), [
@@ -214,14 +207,12 @@ def test_a_refused_request_is_an_outcome_with_the_missing_grant(
     run = pipeline.google.submit()
     fault = Fault(pattern, status, message)
     pipeline.google.faults = [fault]
-    pipeline.sweep()
-    record = pipeline.record(run)
+    record = pipeline.swept(run)
     assert (fault.met, record["outcome"]) == (1, outcome)
     assert message in record["why"]
     assert f"; it needs {grant}" in record["why"] if grant else "it needs" not in record["why"]
     pipeline.sweeps.store.request(run, "retry", "ann")
-    pipeline.sweep()
-    assert pipeline.record(run)["batch"] == f"tpu-pipeline-{run}-1"
+    assert pipeline.swept(run)["batch"] == f"tpu-pipeline-{run}-1"
 
 
 @pytest.mark.parametrize(
@@ -233,8 +224,7 @@ def test_an_outage_is_outlived_for_a_quarter_of_an_hour(
     run = pipeline.google.submit()
     fault = Fault(BATCH, status, times=10**6)
     pipeline.google.faults = [fault]
-    pipeline.sweep(10)
-    record = pipeline.record(run)
+    record = pipeline.swept(run, 10)
     assert record["outcome"] == "running"
     assert record["failing_s"] == pytest.approx(START_S + 60, abs=5)
     pipeline.google.faults = []
@@ -243,17 +233,14 @@ def test_an_outage_is_outlived_for_a_quarter_of_an_hour(
     assert pipeline.record(run)["batch"]
     pipeline.google.move("SUCCEEDED")
     pipeline.google.faults = [Fault("GET .*manifest.json", status, times=10**6)]
-    pipeline.sweep(20)
-    record = pipeline.record(run)
+    record = pipeline.swept(run, 20)
     assert (record["outcome"], record["stage"]) == (outcome, "check")
     assert record["next"] == f"tpu pipeline retry dev {run}"
 
 
 def test_shards_are_compared_a_part_at_a_time(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shards_module, "_CHUNK", 100)  # each shard is read in two parts
-    run = pipeline.google.submit()
-    pipeline.sweep()
-    pipeline.google.move("SUCCEEDED", shards=40)
+    run = pipeline.processed(shards=40)
     original = pipeline.client.blocks
 
     def slow(url: str, size: int) -> Any:
@@ -277,17 +264,12 @@ def test_a_manifest_that_changes_meanwhile_is_compared_from_the_start(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pipeline.sweep.CHECK_S", 0.0)
-    run = pipeline.google.submit()
-    pipeline.sweep()
-    pipeline.google.move("SUCCEEDED", shards=20)
+    run = pipeline.processed(shards=20)
     pipeline.client.blocks = _ticking(pipeline)  # type: ignore[method-assign]
-    pipeline.sweep()
-    assert pipeline.record(run)["checked"] == 8
+    assert pipeline.swept(run)["checked"] == 8
     pipeline.google.shards(run, 12, note="another")
-    pipeline.sweep()
-    assert pipeline.record(run)["checked"] == 8
-    pipeline.sweep()
-    assert pipeline.record(run)["tokens"]["shards"] == 12
+    assert pipeline.swept(run)["checked"] == 8
+    assert pipeline.swept(run)["tokens"]["shards"] == 12
 
 
 def _ticking(pipeline: Pipeline) -> Any:
@@ -312,51 +294,40 @@ def _ticking(pipeline: Pipeline) -> Any:
 def test_shards_that_arent_as_their_manifest_says_are_invalid(
     pipeline: Pipeline, spoil: tuple[str, bytes | None], why: str
 ) -> None:
-    run = pipeline.google.submit()
-    pipeline.sweep()
-    pipeline.google.move("SUCCEEDED")
+    run = pipeline.processed()
     name, content = f"tokens/{run}/0123abcd/{spoil[0]}", spoil[1]
     if content is None:
         del pipeline.google.objects[BUCKET, name]
     else:
         pipeline.google.put(BUCKET, name, content)
-    pipeline.sweep()
-    record = pipeline.record(run)
+    record = pipeline.swept(run)
     assert (record["outcome"], record["stage"]) == ("invalid", "check")
     assert why in record["why"]
     assert record["next"] == f"tpu pipeline logs dev {run}"
 
 
 def test_many_wrong_shards_are_counted(pipeline: Pipeline) -> None:
-    run = pipeline.google.submit()
-    pipeline.sweep()
-    pipeline.google.move("SUCCEEDED", shards=8)
+    run = pipeline.processed(shards=8)
     for number in range(8):
         del pipeline.google.objects[BUCKET, f"tokens/{run}/0123abcd/tokens-{number:05d}.bin"]
-    pipeline.sweep()
-    assert pipeline.record(run)["why"].endswith("tokens-00004.bin is missing; and 3 more")
+    assert pipeline.swept(run)["why"].endswith("tokens-00004.bin is missing; and 3 more")
 
 
 def test_a_folder_of_shards_by_another_name_than_sparks_is_passed_over(pipeline: Pipeline) -> None:
     """Hosts may write there, and the folder becomes a word of the training command."""
-    run = pipeline.google.submit()
-    pipeline.sweep()
-    pipeline.google.move("SUCCEEDED")
+    run = pipeline.processed()
     pipeline.google.put(BUCKET, f"tokens/{run}/x --set train.steps=1/_READY", b"{}")
-    pipeline.sweep()
-    assert pipeline.record(run)["folder"] == f"tokens/{run}/0123abcd"
+    assert pipeline.swept(run)["folder"] == f"tokens/{run}/0123abcd"
 
 
 def test_a_retry_continues_from_complete_shards(pipeline: Pipeline) -> None:
     run = pipeline.google.submit()
     pipeline.sweep()
     pipeline.google.move("FAILED", "disk full")
-    pipeline.sweep()
-    assert pipeline.record(run)["outcome"] == "failed"
+    assert pipeline.swept(run)["outcome"] == "failed"
     pipeline.google.shards(run)
     pipeline.sweeps.store.request(run, "retry", "ann@laptop")
-    pipeline.sweep()
-    record = pipeline.record(run)
+    record = pipeline.swept(run)
     assert (record["outcome"], record["retry"]) == ("shards", 1)
     assert len(pipeline.google.batches) == 1, "nothing is tokenized again"
 
@@ -367,8 +338,7 @@ def test_a_cancellation_by_a_person_ends_the_batch(pipeline: Pipeline) -> None:
     pipeline.sweeps.store.request(run, "cancel", "ann@laptop")
     pipeline.sweep()
     assert pipeline.google.batches[f"tpu-pipeline-{run}"]["state"] == "CANCELLED"
-    pipeline.sweep()
-    record = pipeline.record(run)
+    record = pipeline.swept(run)
     assert (record["outcome"], record["why"]) == ("cancelled", "ann@laptop cancelled the run")
     assert not [key for key in pipeline.google.objects if "pipeline-requests" in key[1]]
 
@@ -379,11 +349,9 @@ def test_a_request_is_applied_once_whoever_dies(pipeline: Pipeline) -> None:
     pipeline.sweeps.store.request(run, "retry", "ann")
     pipeline.google.faults = [Fault("DELETE", dies=True)]
     with pytest.raises(DiesError):
-        pipeline.sweep()
-    assert pipeline.record(run)["retry"] == 1
+        assert pipeline.swept(run)["retry"] == 1
     pipeline.instance()
-    pipeline.sweep(2)
-    assert pipeline.record(run)["retry"] == 1
+    assert pipeline.swept(run, 2)["retry"] == 1
     assert not [key for key in pipeline.google.objects if "pipeline-requests" in key[1]]
 
 
@@ -450,9 +418,7 @@ def test_a_fault_of_one_run_stops_no_other(
 
 
 def test_submissions_that_cannot_be_listed_stop_no_run(pipeline: Pipeline) -> None:
-    run = pipeline.google.submit()
-    pipeline.sweep()
-    pipeline.google.move("SUCCEEDED")
+    run = pipeline.processed()
     message = "tpu-pipeline-run@p does not have storage.objects.list access to the bucket"
     pipeline.google.faults = [Fault("matchGlob=.*_SUBMIT", 403, message)]
     pipeline.google.now_s += SUBMISSIONS_S
@@ -487,8 +453,7 @@ def test_published_code_is_taken_by_a_retry(pipeline: Pipeline) -> None:
     record = pipeline.record(run)
     assert (record["outcome"], record["next"]) == ("refused", "tpu pipeline publish dev")
     pipeline.sweeps.store.request(run, "retry", "ann")
-    pipeline.sweep()
-    assert pipeline.record(run)["code"] == published.code
+    assert pipeline.swept(run)["code"] == published.code
     newer = Pipeline(given(pipeline__code="cd" * 32), pipeline.google)
     newer.sweeps.store.request(run, "cancel", "ann")
     newer.sweep(2)

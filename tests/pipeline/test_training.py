@@ -36,19 +36,10 @@ def ends(pipeline: Pipeline, *, fine: bool) -> None:
         }
 
 
-def trained(pipeline: Pipeline) -> str:
-    """Bring a run to its training."""
-    run = pipeline.google.submit()
-    pipeline.sweep()
-    pipeline.google.move("SUCCEEDED")
-    pipeline.sweep()
-    return run
-
-
 @pytest.mark.parametrize("kind", ["jobset", "vertex"])
 def test_shards_are_trained_on_once(kind: str) -> None:
     pipeline = Pipeline(known(kind))
-    run = trained(pipeline)
+    run = pipeline.trained()
     record = pipeline.record(run)
     assert (record["stage"], record["outcome"], record["train"].split()[0]) == ("train", "running", kind)
     assert run in record["training"]
@@ -57,8 +48,7 @@ def test_shards_are_trained_on_once(kind: str) -> None:
     assert name == (f"tokens-{run}" if kind == "jobset" else run)
     assert pipeline.record(run) == record, "a look writes nothing"
     ends(pipeline, fine=True)
-    pipeline.sweep()
-    record = pipeline.record(run)
+    record = pipeline.swept(run)
     assert record["outcome"] == "trained"
     if kind == "vertex":
         assert not {"training_usd", "actual_usd"} & record.keys(), "its price isn't known"
@@ -67,10 +57,9 @@ def test_shards_are_trained_on_once(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["jobset", "vertex"])
 def test_training_that_fails_for_good_is_an_outcome_with_the_reason(kind: str) -> None:
     pipeline = Pipeline(known(kind))
-    run = trained(pipeline)
+    run = pipeline.trained()
     ends(pipeline, fine=False)
-    pipeline.sweep()
-    record = pipeline.record(run)
+    record = pipeline.swept(run)
     assert record["outcome"] == "training_failed"
     if kind == "jobset":
         assert record["why"] == "the job failed: worker 1 exited with 1"
@@ -92,9 +81,7 @@ def test_training_that_fails_for_good_is_an_outcome_with_the_reason(kind: str) -
 @pytest.mark.parametrize("done", [False, True])
 def test_a_death_at_the_start_doubles_nothing(kind: str, pattern: dict[str, str], done: bool) -> None:
     pipeline = Pipeline(known(kind))
-    run = pipeline.google.submit()
-    pipeline.sweep()
-    pipeline.google.move("SUCCEEDED")
+    run = pipeline.processed()
     pipeline.google.faults = [Fault(pattern[kind], dies=True, done=done)]
     with pytest.raises(DiesError):
         pipeline.sweep()
@@ -102,8 +89,7 @@ def test_a_death_at_the_start_doubles_nothing(kind: str, pattern: dict[str, str]
     pipeline.sweep(2)
     assert len(names(pipeline)) == 1
     ends(pipeline, fine=True)
-    pipeline.sweep()
-    assert pipeline.record(run)["outcome"] == "trained"
+    assert pipeline.swept(run)["outcome"] == "trained"
 
 
 @pytest.mark.parametrize("kind", ["jobset", "vertex"])
@@ -111,7 +97,7 @@ def test_a_lost_answer_doubles_no_training(kind: str) -> None:
     pipeline = Pipeline(known(kind))
     fault = Fault(START[kind], 504, "no answer in time", done=True)
     pipeline.google.faults = [fault]
-    run = trained(pipeline)
+    run = pipeline.trained()
     pipeline.sweep(2)
     assert fault.met == 1
     assert len(names(pipeline)) == 1
@@ -121,11 +107,10 @@ def test_a_lost_answer_doubles_no_training(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["jobset", "vertex"])
 def test_training_that_takes_too_long_is_ended(kind: str) -> None:
     pipeline = Pipeline(known(kind, pipeline__trainHours=2))
-    run = trained(pipeline)
+    run = pipeline.trained()
     pipeline.sweep(1, minutes=119)
     assert pipeline.record(run)["outcome"] == "running"
-    pipeline.sweep(2)
-    record = pipeline.record(run)
+    record = pipeline.swept(run, 2)
     assert (record["outcome"], record["next"]) == ("train_hours", f"tpu pipeline retry dev {run}")
     assert record["why"] == "training took longer than 2 h, and was ended"
     assert pipeline.google.jobsets == {}
@@ -136,9 +121,7 @@ def test_training_that_takes_too_long_is_ended(kind: str) -> None:
 @pytest.mark.parametrize("recorded", [False, True])
 def test_a_cancellation_ends_training(kind: str, recorded: bool) -> None:
     pipeline = Pipeline(known(kind))
-    run = pipeline.google.submit()
-    pipeline.sweep()
-    pipeline.google.move("SUCCEEDED")
+    run = pipeline.processed()
     if not recorded:  # the call that starts it dies before it writes that
         pipeline.google.faults = [Fault(START[kind], dies=True, done=True)]
         with pytest.raises(DiesError):
@@ -147,8 +130,7 @@ def test_a_cancellation_ends_training(kind: str, recorded: bool) -> None:
     else:
         pipeline.sweep()
     pipeline.sweeps.store.request(run, "cancel", "ann@laptop")
-    pipeline.sweep(2)
-    record = pipeline.record(run)
+    record = pipeline.swept(run, 2)
     assert (record["outcome"], record["why"]) == ("cancelled", "ann@laptop cancelled the run")
     assert pipeline.google.jobsets == {}
     assert all(job["state"] == "JOB_STATE_CANCELLED" for job in pipeline.google.jobs)
@@ -157,26 +139,24 @@ def test_a_cancellation_ends_training(kind: str, recorded: bool) -> None:
 @pytest.mark.parametrize("kind", ["jobset", "vertex"])
 def test_training_that_somebody_ended_is_a_cancelled_run(kind: str) -> None:
     pipeline = Pipeline(known(kind))
-    run = trained(pipeline)
+    run = pipeline.trained()
     pipeline.google.jobsets.clear()
     for job in pipeline.google.jobs:
         job["state"] = "JOB_STATE_CANCELLED"
-    pipeline.sweep()
-    record = pipeline.record(run)
+    record = pipeline.swept(run)
     assert record["outcome"] == "cancelled"
     assert record["why"].startswith("training was ended: ")
 
 
 def test_an_outage_while_training_is_outlived() -> None:
     pipeline = Pipeline(known("vertex", pipeline__trainHours=48))
-    run = trained(pipeline)
+    run = pipeline.trained()
     pipeline.google.faults = [Fault(LOOK["vertex"], 503, times=10**6)]
     pipeline.sweep(100, minutes=10)
     assert pipeline.record(run)["outcome"] == "running"
     pipeline.google.faults = []
     ends(pipeline, fine=True)
-    pipeline.sweep()
-    assert pipeline.record(run)["outcome"] == "trained"
+    assert pipeline.swept(run)["outcome"] == "trained"
 
 
 def test_another_custom_job_of_the_name_isnt_the_pipelines() -> None:
@@ -191,7 +171,7 @@ def test_another_custom_job_of_the_name_isnt_the_pipelines() -> None:
 
 def test_what_is_created_is_what_the_apis_describe() -> None:
     pipeline = Pipeline(known("vertex"))
-    run = trained(pipeline)
+    run = pipeline.trained()
     (job,) = pipeline.google.jobs
     body = {key: value for key, value in job.items() if key not in ("name", "state")}
     assert wrong("aiplatform", "v1", "GoogleCloudAiplatformV1CustomJob", body) == []
@@ -199,7 +179,7 @@ def test_what_is_created_is_what_the_apis_describe() -> None:
     assert spec["containerSpec"]["command"][:2] == ["workload", "train"]
     assert f"data.path=/gcs/{BUCKET}/tokens/{run}/0123abcd" in spec["containerSpec"]["command"]
     pipeline = Pipeline(known("jobset"))
-    run = trained(pipeline)
+    run = pipeline.trained()
     assert f"data.path=/mnt/checkpoints/tokens/{run}/0123abcd" in str(
         pipeline.google.jobsets[f"tokens-{run}"]
     )
@@ -209,7 +189,7 @@ def test_a_run_that_trained_elsewhere_by_earlier_settings_waits_until_they_are_b
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     pipeline = Pipeline(known("vertex"))
-    run = trained(pipeline)
+    run = pipeline.trained()
     other = Pipeline(given(), pipeline.google)
     other.sweep(2)
     record = pipeline.record(run)
@@ -227,7 +207,7 @@ def test_a_run_that_trained_elsewhere_by_earlier_settings_waits_until_they_are_b
 
 def test_a_job_in_the_queue_of_an_earlier_team_is_waited_for() -> None:
     pipeline = Pipeline(known("jobset"))
-    run = trained(pipeline)
+    run = pipeline.trained()
     assert pipeline.record(run)["train"] == "jobset of vision"
     settings = pipeline.settings
     other = replace(settings[PipelineSettings], train_team="audio")
@@ -241,7 +221,7 @@ def test_a_job_in_the_queue_of_an_earlier_team_is_waited_for() -> None:
 
 def test_two_custom_jobs_of_one_run_are_both_ended() -> None:
     pipeline = Pipeline(known("vertex"))
-    run = trained(pipeline)
+    run = pipeline.trained()
     (job,) = pipeline.google.jobs
     pipeline.google.jobs.append({**job, "name": f"{job['name']}9", "createTime": "2099-01-01T00:00:00Z"})
     pipeline.sweeps.store.request(run, "cancel", "ann")

@@ -297,9 +297,27 @@ class Pipeline:
             faults = self.sweeps.sweep()
             assert not (fine and faults), faults
 
+    def processed(self, shards: int = 2) -> str:
+        """Bring a run to the end of its batch."""
+        run = self.google.submit()
+        self.sweep()
+        self.google.move("SUCCEEDED", shards=shards)
+        return run
+
+    def trained(self) -> str:
+        """Bring a run to its training."""
+        run = self.processed()
+        self.sweep()
+        return run
+
     def record(self, run: str) -> dict[str, Any]:
         """Return the record of a run."""
         return self.google.record(run)
+
+    def swept(self, run: str, times: int = 1) -> dict[str, Any]:
+        """Sweep, and return the record of a run."""
+        self.sweep(times)
+        return self.record(run)
 
 
 def _trainer(known: Settings, client: Client) -> Trainer | None:

@@ -49,6 +49,7 @@ from tests.proofs import grants as granted
 from tests.proofs import kills as killed
 from tests.proofs import load as loaded
 from tests.proofs import mutants as mutation
+from tests.proofs import opened
 from tests.proofs import roles as held
 from tests.proofs import settings as mutated
 from tests.proofs import slurm_figures as figures
@@ -73,7 +74,9 @@ def proof(*options: Callable[..., Any]) -> Callable[[Callable[..., dict[str, Any
     def decorate(function: Callable[..., dict[str, Any]]) -> Callable[..., None]:
         @wraps(function)
         def run(**values: Any) -> None:
+            begun = time.monotonic()
             result = function(**values)
+            result.setdefault("seconds", round(time.monotonic() - begun, 1))
             path = _write(function.__name__.replace("_", "-"), result)
             print(f"{json.dumps(result)}\n{path}")
 
@@ -88,30 +91,24 @@ def proof(*options: Callable[..., Any]) -> Callable[[Callable[..., dict[str, Any
 @proof()
 def saves() -> dict[str, Any]:
     """R2: restore finds the step that was being saved or the one before it, whole, and continues."""
-    begun = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="proof-") as folder:
-        killing = Proof(Path(folder))
-        try:
-            requests = killing.requests()
-            counter: Counter[str] = Counter()
-            for number in range(1, len(requests) + 1):
-                for before in (True, False):
-                    try:
-                        request, step = killing.case(number, before)
-                    except AssertionError as error:
-                        if "nobody was killed" not in str(error):
-                            raise
-                        counter["save was over"] += 1  # it sent fewer requests this time
-                        continue
-                    counter[f"step {step}"] += 1
-                    side = "before" if before else "after"
-                    report(f"{number}/{len(requests)} {side}: step {step}  {request[:80]}")
-        finally:
-            killing.close()
+    with opened(Proof) as killing:
+        requests = killing.requests()
+        counter: Counter[str] = Counter()
+        for number in range(1, len(requests) + 1):
+            for before in (True, False):
+                try:
+                    request, step = killing.case(number, before)
+                except AssertionError as error:
+                    if "nobody was killed" not in str(error):
+                        raise
+                    counter["save was over"] += 1  # it sent fewer requests this time
+                    continue
+                counter[f"step {step}"] += 1
+                side = "before" if before else "after"
+                report(f"{number}/{len(requests)} {side}: step {step}  {request[:80]}")
     kills = counter["step 1"] + counter["step 2"]
     assert kills > len(requests), counter
-    took = round(time.monotonic() - begun, 1)
-    return {"requests": len(requests), "kills": kills, "found": dict(counter), "seconds": took, "on": _on()}
+    return {"requests": len(requests), "kills": kills, "found": dict(counter), "on": _on()}
 
 
 @proof(_RUNS, _SEED)
@@ -121,23 +118,19 @@ def runs(count: int, seed: int) -> dict[str, Any]:
     earlier_s = result["seconds"]
     if result["runs"]:
         report(f"{result['runs']} runs of seed {seed} are done already")
-    with tempfile.TemporaryDirectory(prefix="proof-") as folder:
-        workers = Slice(Path(folder))
-        try:
-            whole = workers.whole()
-            for number in range(result["runs"], count):
-                disturbed = workers.disturbed(number, seed)
-                came_to = "the same" if same(disturbed, whole) else "DIFFERENT"
-                if came_to != "the same":
-                    result["different"].append(number)
-                result["runs"] += 1
-                result["kills"] += len(disturbed.kills)
-                result["starts"] += disturbed.starts
-                result["seconds"] = round(earlier_s + time.monotonic() - begun, 1)
-                _write("runs", result)
-                report(f"run {number + 1}/{count}: {len(disturbed.kills)} kills, {came_to}")
-        finally:
-            workers.close()
+    with opened(Slice) as workers:
+        whole = workers.whole()
+        for number in range(result["runs"], count):
+            disturbed = workers.disturbed(number, seed)
+            came_to = "the same" if same(disturbed, whole) else "DIFFERENT"
+            if came_to != "the same":
+                result["different"].append(number)
+            result["runs"] += 1
+            result["kills"] += len(disturbed.kills)
+            result["starts"] += disturbed.starts
+            result["seconds"] = round(earlier_s + time.monotonic() - begun, 1)
+            _write("runs", result)
+            report(f"run {number + 1}/{count}: {len(disturbed.kills)} kills, {came_to}")
     assert result["kills"] >= result["runs"], f"{result['kills']} kills in {result['runs']} runs"
     if result["different"]:
         raise SystemExit(f"{result}")
@@ -147,24 +140,19 @@ def runs(count: int, seed: int) -> dict[str, Any]:
 @proof(_RUNS, _SEED)
 def extractions(count: int, seed: int) -> dict[str, Any]:
     """E5: every shard is made once, with the bytes of an extraction that nobody disturbed."""
-    begun, killed = time.monotonic(), 0
-    draw = random.Random(seed)
-    with tempfile.TemporaryDirectory(prefix="proof-") as folder:
-        killing = Proof(Path(folder))
-        try:
-            made = Extractions(killing)
-            for number in range(1, len(made.requests) + 1):
-                for before in (True, False):
-                    request = made.at_request(number, before)
-                    report(f"{number}/{len(made.requests)} {'before' if before else 'after'}: {request[:80]}")
-            for number in range(count):
-                killed += made.at_instant(number, draw.uniform(0.0, LONGEST_EXTRACTION_S))
-                report(f"instant {number + 1}/{count}: {killed} killed")
-        finally:
-            killing.close()
+    draw, killed = random.Random(seed), 0
+    with opened(Proof) as killing:
+        made = Extractions(killing)
+        for number in range(1, len(made.requests) + 1):
+            for before in (True, False):
+                request = made.at_request(number, before)
+                report(f"{number}/{len(made.requests)} {'before' if before else 'after'}: {request[:80]}")
+        for number in range(count):
+            killed += made.at_instant(number, draw.uniform(0.0, LONGEST_EXTRACTION_S))
+            report(f"instant {number + 1}/{count}: {killed} killed")
     assert killed > count / 2, killed
     counts = {"shards": made.shards, "at_requests": 2 * len(made.requests), "at_instants": killed}
-    return {**counts, "seconds": round(time.monotonic() - begun, 1), "on": _on()}
+    return {**counts, "on": _on()}
 
 
 @proof(
@@ -173,7 +161,7 @@ def extractions(count: int, seed: int) -> dict[str, Any]:
 )
 def preprocess(count: int, seed: int) -> dict[str, Any]:
     """Every object is made once, with the bytes of an undisturbed run."""
-    begun, draw = time.monotonic(), random.Random(seed)
+    draw = random.Random(seed)
     with tempfile.TemporaryDirectory(prefix="proof-") as folder:
         runs_ = Preprocessing(Path(folder))
         number = 0
@@ -181,24 +169,18 @@ def preprocess(count: int, seed: int) -> dict[str, Any]:
             runs_.disturbed(number, draw)
             number += 1
             report(f"run {number}: {runs_.counts}")
-    took = round(time.monotonic() - begun, 1)
     on = described(("tokenizers", "pyarrow"))
-    return {"runs": number, "kills": kills, **asdict(runs_.counts), "seconds": took, "on": on}
+    return {"runs": number, "kills": kills, **asdict(runs_.counts), "on": on}
 
 
 @proof()
 def matrix() -> dict[str, Any]:
     """Every cell; kept beside the measurements: docs/internals/fleet.md has their tables."""
     begun, cells = time.monotonic(), []
-    with tempfile.TemporaryDirectory(prefix="proof-") as folder:
-        lab = Lab(Path(folder))
-        try:
-            with lab.entered():
-                for meeting in meetings():
-                    cells.append(asdict(meet(lab, meeting)))
-                    report(" | ".join(map(str, cells[-1].values())))
-        finally:
-            lab.close()
+    with opened(Lab) as lab, lab.entered():
+        for meeting in meetings():
+            cells.append(asdict(meet(lab, meeting)))
+            report(" | ".join(map(str, cells[-1].values())))
     took_s = round(time.monotonic() - begun, 1)
     MATRIX.write_text(json.dumps({"cells": cells, "took_s": took_s, "on": described(())}, indent=1) + "\n")
     return {"cells": len(cells), "took_s": took_s}
@@ -215,21 +197,17 @@ def updates(names: Sequence[str], every: int) -> dict[str, Any]:
     for layer in names or LAYERS:
         begun, cases = time.monotonic(), []
         others = [row for row in stored["rows"] if row["layer"] != layer]
-        with tempfile.TemporaryDirectory(prefix="proof-") as folder:
-            of_layer = Updates(Path(folder), layer)
-            try:
-                for case in of_layer.cases(every):
-                    cases.append(case)
-                    at = f"{case.at} {case.request}"
-                    report(f"{layer} {case.verb} | {at} | {case.then}: {case.took_s} s")
-                    took_s = round(time.monotonic() - begun, 1)
-                    fresh = [{**row, "took_s": took_s} for row in rows(cases, of_layer.requests)]
-                    stored["rows"] = others + fresh  # what was shown stays shown where this is ended
-                    stored["took_s"] = sum({row["layer"]: row["took_s"] for row in stored["rows"]}.values())
-                    stored["on"] = described(("pulumi", "pulumi-gcp"))
-                    UPDATES.write_text(json.dumps(stored, indent=1) + "\n")
-            finally:
-                of_layer.close()
+        with opened(Updates, layer) as of_layer:
+            for case in of_layer.cases(every):
+                cases.append(case)
+                at = f"{case.at} {case.request}"
+                report(f"{layer} {case.verb} | {at} | {case.then}: {case.took_s} s")
+                took_s = round(time.monotonic() - begun, 1)
+                fresh = [{**row, "took_s": took_s} for row in rows(cases, of_layer.requests)]
+                stored["rows"] = others + fresh  # what was shown stays shown where this is ended
+                stored["took_s"] = sum({row["layer"]: row["took_s"] for row in stored["rows"]}.values())
+                stored["on"] = described(("pulumi", "pulumi-gcp"))
+                UPDATES.write_text(json.dumps(stored, indent=1) + "\n")
         kills += sum(bool(case.request) for case in cases)
     return {"kills": kills, "rows": stored["rows"]}
 

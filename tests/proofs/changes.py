@@ -26,6 +26,7 @@ from infra.slices.names import bundle_blob, bundle_manifest
 from tests.emulated import NUMBER
 from tests.infra.lab import PROJECT, Lab
 from tests.infra.settings.mutants import FULL, Mutant, Values, Where, _get, _put, judged
+from tests.proofs import opened
 from tests.proofs.others import OTHER_BUNDLE, OTHER_IMAGE, OTHERS
 from tests.proofs.warm import Warm
 
@@ -366,15 +367,11 @@ def measure(
     result = {}
     for layer in names or dict.fromkeys(path.partition(":")[0] for path in only) or LAYERS:
         begun, cases = time.monotonic(), []
-        with tempfile.TemporaryDirectory(prefix="proof-") as folder:
-            changes = Changes(Path(folder), layer)
-            try:
-                for case in changes.cases(only):
-                    cases.append(case)
-                    what = f"{case.setting}: {case.old!r} -> {case.new!r}: {case.outcome}"
-                    report(f"{what} {case.wrong} {case.took_s} s")
-                left = changes.left()
-            finally:
-                changes.close()
+        with opened(Changes, layer) as changes:
+            for case in changes.cases(only):
+                cases.append(case)
+                what = f"{case.setting}: {case.old!r} -> {case.new!r}: {case.outcome}"
+                report(f"{what} {case.wrong} {case.took_s} s")
+            left = changes.left()
         result[layer] = {**rows(cases), "left": left, "took_s": round(time.monotonic() - begun, 1)}
     return result

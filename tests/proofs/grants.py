@@ -10,19 +10,18 @@ from __future__ import annotations
 
 import json
 import re
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import described
 from infra.layers.pipeline import access, paths
 from infra.layers.pipeline.access import Grant
 from infra.layers.pipeline.settings import SMALL_ROLE, WORKER
+from tests.proofs import opened
 from tests.proofs.pipeline_lab import (
     BUCKET,
     CONTROLLERS,
@@ -176,23 +175,19 @@ def measure(report: Report, parts: Sequence[str] = ()) -> dict[str, Any]:
     """
     begun = time.monotonic()
     chosen = [part for part in PARTS if not parts or part in {"first", *parts}]
-    with tempfile.TemporaryDirectory(prefix="proof-") as folder:
-        lab = PipelineLab(Path(folder), SMALL)
-        try:
-            lab.bucket(RAW)  # somebody else's
-            lab.bring_up()
-            report(f"the pipeline is up after {time.monotonic() - begun:.0f} s")
-            proof = Proof(lab, report)
-            unused: set[str] = set()
-            for name in chosen:
-                PARTS[name](proof)
-                _store(proof.rows, time.monotonic() - begun, alone=len(chosen) == len(PARTS))
-                report(f"{name}: {time.monotonic() - begun:.0f} s")
-                if name in ("vertex", "builds") and len(chosen) == len(PARTS):  # the last of its settings
-                    unused |= _unused(lab)
-            assert not unused, unused
-        finally:
-            lab.close()
+    with opened(PipelineLab, SMALL) as lab:
+        lab.bucket(RAW)  # somebody else's
+        lab.bring_up()
+        report(f"the pipeline is up after {time.monotonic() - begun:.0f} s")
+        proof = Proof(lab, report)
+        unused: set[str] = set()
+        for name in chosen:
+            PARTS[name](proof)
+            _store(proof.rows, time.monotonic() - begun, alone=len(chosen) == len(PARTS))
+            report(f"{name}: {time.monotonic() - begun:.0f} s")
+            if name in ("vertex", "builds") and len(chosen) == len(PARTS):  # the last of its settings
+                unused |= _unused(lab)
+        assert not unused, unused
     return {"rows": len(proof.rows), "seconds": round(time.monotonic() - begun, 1)}
 
 

@@ -13,7 +13,6 @@ import json
 import os
 import random
 import signal
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -29,6 +28,7 @@ from benchmarks.machine import described
 from fleet.adhoc import Phase
 from tests.emulated import url
 from tests.fleet.lab import BUCKET, CONTROLLERS, PROJECT, STACK, Lab
+from tests.proofs import opened
 from tests.proofs.forks import Zygote
 from tests.proofs.victims import CLUSTER, ZONE
 from tests.rehearsal.cloud.cloud_front import BuildingCloud
@@ -352,28 +352,23 @@ def measure(names: Sequence[str], seed: int, report: Callable[[str], None]) -> d
     Raises SystemExit where one left a trace.
     """
     begun, outcomes, draw = time.monotonic(), dict[str, Outcome](), random.Random(seed)
-    with tempfile.TemporaryDirectory(prefix="proof-") as folder:
-        lab = Killing(Path(folder))
-        try:
-            with lab.entered():
-                for name in names or CASES:
-                    case, outcome = CASES[name], outcomes.setdefault(name, Outcome())
-                    lab.clean()
-                    case.prepare(lab)
-                    _must(lab, *case.words)
-                    outcome.changes, expected = len(lab.changes), lab.stands()
-                    report(f"{name}: {outcome.changes} changes come to {expected}")
-                    blows = [[(at, side)] for at in range(1, outcome.changes + 1) for side in SIDES]
-                    again = ((draw.randint(1, outcome.changes), draw.choice(SIDES[:2])) for _ in blows)
-                    blows += [[*first, second] for first, second in zip(blows, again, strict=True)]
-                    for several in blows:
-                        known = len(outcome.problems)
-                        struck = strike(lab, case, several, expected, outcome)
-                        report(f"{name} {several}: {struck} {time.monotonic() - begun:.0f} s")
-                        for problem in outcome.problems[known:]:
-                            report(problem)
-        finally:
-            lab.close()
+    with opened(Killing) as lab, lab.entered():
+        for name in names or CASES:
+            case, outcome = CASES[name], outcomes.setdefault(name, Outcome())
+            lab.clean()
+            case.prepare(lab)
+            _must(lab, *case.words)
+            outcome.changes, expected = len(lab.changes), lab.stands()
+            report(f"{name}: {outcome.changes} changes come to {expected}")
+            blows = [[(at, side)] for at in range(1, outcome.changes + 1) for side in SIDES]
+            again = ((draw.randint(1, outcome.changes), draw.choice(SIDES[:2])) for _ in blows)
+            blows += [[*first, second] for first, second in zip(blows, again, strict=True)]
+            for several in blows:
+                known = len(outcome.problems)
+                struck = strike(lab, case, several, expected, outcome)
+                report(f"{name} {several}: {struck} {time.monotonic() - begun:.0f} s")
+                for problem in outcome.problems[known:]:
+                    report(problem)
     table = {name: vars(outcome) for name, outcome in outcomes.items()}
     kills = sum(outcome.kills for outcome in outcomes.values())
     lost = sum(outcome.lost for outcome in outcomes.values())

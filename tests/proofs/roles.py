@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,6 +25,7 @@ from infra.settings.schema import Settings
 from rehearsal.world import person
 from rehearsal.world.checkout import copy_program
 from tests.infra.lab import PROJECT, SETTINGS, Lab
+from tests.proofs import opened
 
 WITHOUT_ASKING = ("--yes", "--skip-preview")
 CONDITIONAL = "  storage:controllerAccountId: tpu-fleet\n  storage:stateKeyRing: pulumi\n"
@@ -72,6 +72,7 @@ class Office:
         self.lab.settings.write_text(text)
         self._owner = dict(self.lab.environment)
         self._tree = folder / "tree"
+        self.close = self.lab.close
 
     def infra(self, account: str, *words: str, fine: bool = True) -> str:
         """Run `tpu infra` as an account; return its output."""
@@ -132,17 +133,6 @@ class Office:
         return Row(account, role.name, role.on, command, output, round(time.monotonic() - begun, 1))
 
 
-@contextmanager
-def office(more: str = "") -> Iterator[Office]:
-    """Open an office in a folder of its own."""
-    with tempfile.TemporaryDirectory(prefix="proof-") as folder:
-        made = Office(Path(folder), more)
-        try:
-            yield made
-        finally:
-            made.lab.close()
-
-
 def measure(report: Callable[[str], None]) -> dict[str, Any]:
     """A row for each role of each account."""
     rows: list[Row] = []
@@ -152,10 +142,10 @@ def measure(report: Callable[[str], None]) -> dict[str, Any]:
         report(f"{row.account} without {row.role} on the {row.on}: {row.line}")
 
     for role in storage():
-        with office(CONDITIONAL if role.setting else "") as item:
+        with opened(Office, CONDITIONAL if role.setting else "") as item:
             keep(item.missed(PLATFORM, role, "up", "dev", "storage", *WITHOUT_ASKING))
             item.infra(PLATFORM, "up", "dev", "storage", *WITHOUT_ASKING)
-    with office() as item:
+    with opened(Office) as item:
         item.infra(PLATFORM, "up", "dev", "storage", *WITHOUT_ASKING)
         item.lab.publish()
         for layer in registry.layers()[1:]:

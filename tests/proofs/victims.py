@@ -26,9 +26,10 @@ from cli import pipeline as pipeline_command
 from cli import run as run_command
 from cli.__main__ import main as tpu
 from fleet import environment, owned, recovery, removal, supervise
+from fleet.ending import take_down_ended
 from fleet.environment import google_of, opened
 from fleet.request import FleetCommand
-from fleet.supervise import Supervisor, take_down_ended
+from fleet.supervise import Supervisor
 from infra.engine.named import StackState
 from infra.errors import InfraError
 from infra.google import client

@@ -25,8 +25,7 @@ from slurm.recovered import Recovered
 from tests.limits import HANG_S
 from tests.slurm import lab, real
 from workload.host.slurmd import epilog, install
-from workload.host.slurmd.jobs import requeue_earlier
-from workload.host.slurmd.rejoin import is_lost
+from workload.host.slurmd.jobs import is_lost, requeue_earlier
 
 SLICES = {
     "slurm:nodesets": [

@@ -1,5 +1,6 @@
 """The order of the data is a permutation an epoch, and nothing but seed and slot decide it."""
 
+from contextlib import closing
 from pathlib import Path
 
 import jax
@@ -61,12 +62,9 @@ def test_the_loader_gives_each_step_its_own_slots_in_order(tmp_path: Path) -> No
     (tmp_path / "text").write_bytes(bytes(32 + n * n % 91 for n in range(201)))
     prepare([tmp_path / "text"], tmp_path / "tokens")
     dataset = Dataset(tmp_path / "tokens", sequence_length=8)
-    loader = Loader(dataset, 4, 3, SingleDeviceSharding(jax.devices()[0]))
-    try:
+    with closing(Loader(dataset, 4, 3, SingleDeviceSharding(jax.devices()[0]))) as loader:
         for step in (1, 2, 7, 8):  # 25 examples: the seventh step crosses an epoch
             batch = loader.batch(step)
             expected = dataset.read(Order(len(dataset), 3).at(range(4 * (step - 1), 4 * step)))
             assert batch["tokens_BxL1"].tolist() == expected.tolist()
             assert batch["segments_BxL1"].tolist() == dataset.segments(expected).tolist()
-    finally:
-        loader.close()

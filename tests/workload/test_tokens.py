@@ -333,17 +333,6 @@ def test_documents_begin_as_the_model_is_given_them(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "tokenizer.json").read_bytes() == given
 
 
-def test_token_files_of_version_2_are_read_and_begin_with_nothing(text: Path, tmp_path: Path) -> None:
-    """Runs that were begun with them continue: what they are is their manifest's bytes."""
-    prepare([text], tmp_path / "out")
-    path = tmp_path / "out" / "manifest.json"
-    content = json.loads(path.read_text())
-    assert content["version"] == 3
-    del content["begin_of_document"]
-    path.write_text(json.dumps(content | {"version": 2}))
-    assert Manifest.read(tmp_path / "out").begin_of_document == ()
-
-
 def test_an_end_that_a_text_may_hold_is_refused(tmp_path: Path) -> None:
     folder = tokenizer_json(tmp_path / "words")
     content = json.loads((folder / "tokenizer.json").read_text())

@@ -26,7 +26,7 @@ from workload.data.order import Order
 from workload.errors import DataError
 
 MANIFEST = "manifest.json"
-VERSION = 3  # 2 had no begin_of_document: no document began with anything
+VERSION = 3
 MARKED = 4  # of conversations
 ANSWER, BEGIN = 1, 2
 """Bits of a mark: the token counts for the loss; it is the first of a conversation."""
@@ -99,7 +99,7 @@ class Manifest:
                 tokenizer=content["tokenizer"],
                 tokenizer_sha256=content["tokenizer_sha256"],
                 vocab_size=content["vocab_size"],
-                begin_of_document=tuple(content.get("begin_of_document", ())),
+                begin_of_document=tuple(content["begin_of_document"]),
                 end_of_document=content["end_of_document"],
                 dtype=np.dtype(content["dtype"]),
                 documents=content["documents"],

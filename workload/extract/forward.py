@@ -80,7 +80,7 @@ class Forward:
         self.wanted, self.shape, self.dtype = tuple(wanted), shape, jnp.dtype(dtype)
         self.most_kept = most_kept
         platform, devices = jax.default_backend(), jax.local_devices()
-        chosen = kernels.choose("auto", platform, shape.length, dtype)
+        chosen = kernels.choose("auto", platform, shape.length)
         self.attention, self.attention_reason = chosen
         self.attend = attention.attend(self.attention)
         abstract = decoder.shapes(self.arch, self.dtype)

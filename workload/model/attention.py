@@ -1,7 +1,7 @@
 """Causal attention within segments and a layer's window, by the platform's best implementation.
 
-On TPU tokamax's splash kernel, or JAX's where that isn't installed; on GPU cuDNN's, through
-`jax.nn.dot_product_attention`; elsewhere, and for shapes that a kernel doesn't support, plain einsums.
+On TPU tokamax's splash kernel, or JAX's where that isn't installed; elsewhere, and for shapes that a kernel
+doesn't support, plain einsums.
 Grouped keys and values are never repeated.
 """
 # mypy: allow-untyped-calls
@@ -54,8 +54,7 @@ def named_inside(kind: str) -> tuple[str, ...]:
 
 def attend(kind: str, max_logit: float = 0.0) -> Attend:
     """Return the implementation by its name; see `kernels.choose` and `compute.max_logit`."""
-    known: dict[str, Attend] = {"cudnn": cudnn, "einsum": einsum}
-    return partial(_splash, kind, max_logit) if kind in SPLASH else known[kind]
+    return partial(_splash, kind, max_logit) if kind in SPLASH else einsum
 
 
 def einsum(
@@ -80,21 +79,6 @@ def einsum(
     z_BxJxMxK = jnp.einsum("bjml,bljk->bjmk", rows_BxJxMxL, v_BxLxJxK, **exact)
     z_BxJxGxLxK = z_BxJxMxK.reshape(B, J, -1, L, K) / weights.sum(axis=-1, keepdims=True)
     return z_BxJxGxLxK.astype(v_BxLxJxK.dtype).transpose(0, 3, 1, 2, 4).reshape(B, L, H, K)
-
-
-def cudnn(
-    q_BxLxHxK: Array,
-    k_BxLxJxK: Array,
-    v_BxLxJxK: Array,
-    segments_BxL: Array,
-    window: int = 0,
-    scale: float = 0.0,
-) -> Array:
-    """Attend by cuDNN's fused kernel; the mask is a bias to it; see `Attend`."""
-    mask_Bx1xLxL = _seen(segments_BxL, window)[:, None]
-    return jax.nn.dot_product_attention(
-        q_BxLxHxK, k_BxLxJxK, v_BxLxJxK, mask=mask_Bx1xLxL, scale=scale or None, implementation="cudnn"
-    )
 
 
 def _seen(segments_BxL: Array, window: int) -> Array:

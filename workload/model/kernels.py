@@ -2,34 +2,30 @@
 
 import importlib.metadata
 
-KINDS = ("auto", "tokamax", "splash", "cudnn", "einsum")
+KINDS = ("auto", "tokamax", "splash", "einsum")
 SPLASH = ("tokamax", "splash")  # kernels for TPUs with the same blocks
 _LANES = 128  # a tile's width on TPU
-_GPUS = ("gpu", "cuda", "rocm")
 _LARGEST_BLOCK = 2048  # of MaxText's v6e recipes; fits 8B at 8192
 _SMALLEST_BLOCK = 512  # of the TPU's kernels: 128 takes several times as long
 
 
-def choose(kind: str, platform: str, length: int, dtype: str) -> tuple[str, str]:
+def choose(kind: str, platform: str, length: int) -> tuple[str, str]:
     """Return the implementation for a platform and length, and the reason.
 
     Args:
         kind: compute.attention; `auto` chooses by platform.
-        platform: `tpu`, `gpu` or `cpu`.
+        platform: such as `tpu`.
         length: tokens in an example.
-        dtype: of the activations.
     """
     if kind != "auto":
         return kind, "set by compute.attention"
-    version = tokamax_version() if platform == "tpu" else ""
-    best = "cudnn" if platform in _GPUS else ""
-    if platform == "tpu":
-        best = "tokamax" if version else "splash"
-    unfit = problem(best, platform, length, dtype) if best else ""
-    if best and not unfit:
-        installed = f", with tokamax {version}" if version else ", without tokamax"
-        return best, f"the platform is {platform}{installed if platform == 'tpu' else ''}"
-    return "einsum", f"{best} {unfit}" if best else f"no kernel for {platform}"
+    if platform != "tpu":
+        return "einsum", f"no kernel for {platform}"
+    version = tokamax_version()
+    best = "tokamax" if version else "splash"
+    if unfit := problem(best, platform, length):
+        return "einsum", f"{best} {unfit}"
+    return best, f"the platform is tpu, {f'with tokamax {version}' if version else 'without tokamax'}"
 
 
 def tokamax_version() -> str:
@@ -40,7 +36,7 @@ def tokamax_version() -> str:
         return ""
 
 
-def problem(kind: str, platform: str, length: int, dtype: str) -> str:
+def problem(kind: str, platform: str, length: int) -> str:
     """Return the rule that an attention breaks, for messages; empty if it fits. See `choose`."""
     if kind in SPLASH and platform != "tpu":
         return f"is a kernel for TPUs, and this is a {platform}"
@@ -48,10 +44,6 @@ def problem(kind: str, platform: str, length: int, dtype: str) -> str:
         return "needs the package tokamax, which isn't installed"
     if kind in SPLASH and length % _LANES:
         return f"needs a data.sequence_length that {_LANES} divides, not {length}"
-    if kind == "cudnn" and platform not in _GPUS:
-        return f"is a kernel for GPUs, and this is a {platform}"
-    if kind == "cudnn" and dtype != "bfloat16":
-        return f"needs compute.dtype bfloat16, not {dtype}"
     return ""
 
 

@@ -71,8 +71,8 @@ def candidates(config: Config, slices: Slices) -> list[Candidate]:
     if isinstance(config.model, ModuleConfig):
         return _of_module(config, slices)
     variants = []
-    length, dtype = config.data.sequence_length, config.compute.dtype
-    attention, _ = kernels.choose(config.compute.attention, "tpu", length, dtype)
+    length = config.data.sequence_length
+    attention, _ = kernels.choose(config.compute.attention, "tpu", length)
     state_bytes, _ = held_bytes(config)
     for examples, remat in product(BATCHES, KEPT):
         if examples % (config.compute.examples_at_once or 1):

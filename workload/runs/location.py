@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from workload.arguments import SCHEME
+from settings_schema.rules import SCHEME
 from workload.errors import Problem
 
 RECORD, TOKENIZER = "config.json", "tokenizer"  # of a run: its settings, its tokenizer's folder

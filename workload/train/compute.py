@@ -12,7 +12,7 @@ class ComputeConfig:
 
     dtype: str = ruled("float32", one_of("float32", "bfloat16"))  # of activations; parameters stay float32
     reduce_dtype: str = ruled("float32", one_of("float32", "bfloat16"))  # of gradients summed over chips
-    attention: str = ruled("auto", one_of("auto", "tokamax", "splash", "cudnn", "einsum"))  # kernel
+    attention: str = ruled("auto", one_of("auto", "tokamax", "splash", "einsum"))  # kernel
     # bound of attention scores, q·k / sqrt(head_dim), for tokamax's kernel, which then skips the row's
     # maximum; 0: none. Rows with a score over 85 above the bound, or with none within 85 of it, are wrong
     max_logit: float = ruled(0.0, at_least(0))

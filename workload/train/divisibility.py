@@ -14,7 +14,7 @@ def problems(
     Args:
         config: the run's.
         devices: their number.
-        platform: `tpu`, `gpu` or `cpu`.
+        platform: such as `tpu`.
         devices_name: for messages, `the chips`.
         device_name: for messages, `chip`.
     """
@@ -34,6 +34,6 @@ def problems(
         )
     if isinstance(config.model, ModuleConfig):
         return violations
-    if unfit := kernels.problem(compute.attention, platform, config.data.sequence_length, compute.dtype):
+    if unfit := kernels.problem(compute.attention, platform, config.data.sequence_length):
         violations.append(Problem("compute.attention", compute.attention, unfit, "auto"))
     return violations

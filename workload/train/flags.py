@@ -101,7 +101,7 @@ def options(compute: ComputeConfig, platform: str, slices: int = 1) -> Options |
 
     Args:
         compute: settings of the run.
-        platform: `tpu`, `gpu` or `cpu`.
+        platform: such as `tpu`.
         slices: their number.
     """
     if platform == "tpu":

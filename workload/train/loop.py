@@ -295,7 +295,7 @@ class Run:
             if "step_s" in numbers:
                 self._heartbeat.measure(step_s=numbers["step_s"])
             self._step_log.loss(step, loss, numbers)
-            self._write_goodput()
+            self._step_log.goodput(self._goodput)
 
     def _diverged(self, step: int, loss: float, norm: float) -> HopelessError:
         """Finish the save under way and describe the divergence; the diverged state isn't saved."""
@@ -376,10 +376,6 @@ class Run:
                 f"{where}: differs from checkpoint {step}, which was damaged since the run ended\n"
                 "    fix: remove that step's folder, and restart from the checkpoint before"
             )
-
-    def _write_goodput(self) -> None:
-        if self._step_log:
-            self._step_log.goodput(self._goodput)
 
     def _event(self, kind: str, **details: Any) -> None:
         if self._step_log:

@@ -40,7 +40,7 @@ class Step(TrainStep):
         self.cuts = sharding.cuts(config.decoder, mesh)
         self.rings = sharding.rings(mesh)
         self.attention, self.attention_reason = kernels.choose(
-            config.compute.attention, platform, config.data.sequence_length, config.compute.dtype
+            config.compute.attention, platform, config.data.sequence_length
         )
         if config.compute.max_logit and self.attention != "tokamax":
             unused = f"compute.max_logit = {config.compute.max_logit:g} does nothing without tokamax's kernel"

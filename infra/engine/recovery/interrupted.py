@@ -18,7 +18,7 @@ from importlib.metadata import version
 from typing import Any
 
 from infra.core.layer import directory
-from infra.engine.recovery import lookups
+from infra.engine.recovery import ids
 from infra.engine.recovery.ids import google_id
 from infra.errors import CommandError
 from infra.slices.names import NODE_TYPE
@@ -46,7 +46,7 @@ def interrupted(deployment: Mapping[str, Any]) -> list[str]:
     return [f"{MARK} {doing} {called(record)}" for record, doing in pending + resumed]
 
 
-def mark_pending(deployment: Record, project: str, find: Find = lookups.find_id) -> None:
+def mark_pending(deployment: Record, project: str, find: Find = ids.find_id) -> None:
     """Turn pending operations into marked resources, in place.
 
     `project` is that of the settings, for a state without a provider; `find` is asked for ids that Google
@@ -62,7 +62,7 @@ def mark_pending(deployment: Record, project: str, find: Find = lookups.find_id)
         if doing == "creating":
             place = _project(record, resources, project)
             id_ = google_id(record["type"], record.get("inputs", {}), place)
-            if id_ is None and lookups.lookup(record["type"]):
+            if id_ is None and ids.lookup(record["type"]):
                 known = {str(resource.get("id")) for resource in resources}
                 id_ = find(record["type"], record.get("inputs", {}), place, known)
                 if id_ is None:

@@ -12,7 +12,6 @@ from infra.core.layer import directory
 from infra.errors import CommandError
 from infra.layers.builds.outputs import applying_member
 from infra.layers.gke import existing, pools
-from infra.layers.gke.bucket import ArtifactBucket
 from infra.layers.gke.cluster import TrainingCluster
 from infra.layers.gke.identity import NodeIdentity, WorkloadIdentity
 from infra.layers.gke.outputs import GkeOutputs
@@ -119,3 +118,24 @@ def kubeconfig(settings: Settings, host: str) -> str:
         },
         indent=2,
     )
+
+
+class ArtifactBucket(pulumi.ComponentResource):
+    """A private bucket, which the stack's end leaves as it is unless `gke:forceDestroy` gives it up."""
+
+    bucket: gcp.storage.Bucket
+
+    def __init__(self, settings: Settings, name: str, opts: pulumi.ResourceOptions | None = None):
+        super().__init__("tpu:gke:ArtifactBucket", name, None, opts)
+        given_up = settings[GkeSettings].force_destroy
+        self.bucket = gcp.storage.Bucket(
+            name,
+            name=name,
+            location=pools.region(settings),
+            uniform_bucket_level_access=True,
+            public_access_prevention="enforced",
+            force_destroy=given_up,
+            lifecycle_rules=[{"action": {"type": "AbortIncompleteMultipartUpload"}, "condition": {"age": 7}}],
+            opts=pulumi.ResourceOptions(parent=self, protect=not given_up, retain_on_delete=not given_up),
+        )
+        self.register_outputs({})

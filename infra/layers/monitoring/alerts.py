@@ -43,10 +43,6 @@ def spend(settings: Settings, window: str = "10m") -> str:
     return " + ".join(parts)
 
 
-def _spend(settings: Settings, threshold: float) -> str:
-    return f"{spend(settings)} > {threshold:g}"
-
-
 ALERTS = (
     Alert(
         name="boot-failed",
@@ -145,7 +141,7 @@ ALERTS = (
         name="spend-high",
         means="running nodes cost more per hour than the limit, at list prices",
         severity="ERROR",
-        conditions={"dollars an hour": Query(_spend)},
+        conditions={"dollars an hour": Query(lambda settings, most: f"{spend(settings)} > {most:g}")},
         threshold=100, low=1, high=1_000_000, unit="$/h",
     ),
     Alert(

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from infra.core.outputs import Outputs, output
-from infra.layers.monitoring import commands
-from infra.settings.schema import Settings
 
 if TYPE_CHECKING:
     from pulumi import Output
@@ -22,8 +19,3 @@ class MonitoringOutputs(Outputs, layer="monitoring"):
         "mapping: `projects/P/notificationChannels/N`, by the channel's name"
     )
     useful_commands: Output[dict[str, str]] = output("mapping: commands to begin with, by what they show")
-
-    @staticmethod
-    def planned(settings: Settings) -> Mapping[str, Any]:
-        """Return the outputs that the settings determine, for previews of layers that read them."""
-        return {"useful_commands": commands.useful(settings)}

@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pulumi
 import pulumi_gcp as gcp
 
 from infra.core import upstream
 from infra.core.guard import RUNS, Living
+from infra.core.packed import PACKAGES, packed
 from infra.layers.builds.outputs import applying_member
 from infra.layers.gke.outputs import GkeOutputs
 from infra.layers.network import names as network_names
@@ -21,16 +23,17 @@ from infra.layers.pipeline.buckets import RawBucket, ScratchBucket, require_raw_
 from infra.layers.pipeline.names import scratch_bucket
 from infra.layers.pipeline.outputs import PipelineOutputs
 from infra.layers.pipeline.settings import PipelineSettings
-from infra.layers.pipeline.source import source
 from infra.layers.pipeline.triggers import Triggers
 from infra.layers.storage.names import controller_bucket
 from infra.layers.storage.outputs import StorageOutputs
 from infra.layers.storage.settings import StorageSettings
 from infra.layers.tpu.outputs import TpuOutputs
 from infra.settings.schema import Settings
+from infra.settings.sources import ROOT, part
 from infra.slices.names import STACK_ID_VARIABLE
 
 _RUNTIME = "python312"
+_ENTRY = "infra/layers/pipeline/function"
 
 
 class PipelineFunction(pulumi.ComponentResource):
@@ -188,3 +191,9 @@ class SparkFirewall(pulumi.ComponentResource):
             opts=pulumi.ResourceOptions(parent=self),
         )
         self.register_outputs({})
+
+
+def source(settings: Settings, root: Path = ROOT) -> Path:
+    """Return the function's source as a zip that is the same for the same files."""
+    beside = {name: part(f"{_ENTRY}/{name}") for name in ("main.py", "requirements.txt")}
+    return packed(settings, (*PACKAGES, "pipeline"), root, beside)

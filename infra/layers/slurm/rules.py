@@ -201,7 +201,7 @@ def _zones(settings: Settings, given: set[str]) -> Iterator[Problem]:
     if (desired := _desired(settings)) is None:
         return
     known, covered = nodes.known_zones(settings), nodes.zones(settings)
-    add = f"add it to tpu:zones, then {_up_network(settings)}"
+    add = f"add it to tpu:zones, then tpu up {settings.environment} network"
     for number, nodeset in enumerate(desired.nodesets):
         places = (("zone", nodeset.zone), *(("fallbackZones", zone) for zone in nodeset.fallback_zones))
         for key, zone in places:
@@ -221,10 +221,6 @@ def _zones(settings: Settings, given: set[str]) -> Iterator[Problem]:
 
 def _subnets(covered: Sequence[str]) -> str:
     return f"network makes subnets for {', '.join(covered) or 'no zone yet'}"
-
-
-def _up_network(settings: Settings) -> str:
-    return f"tpu up {settings.environment} network"
 
 
 def _room(settings: Settings, given: set[str]) -> Iterator[Problem]:

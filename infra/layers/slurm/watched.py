@@ -31,10 +31,6 @@ _ALIVE = LogMetric(
 METRICS = (_STANDING, _DOWN, _ALIVE)
 
 
-def _stuck(settings: Settings, threshold: float) -> str:
-    return f"{mean(_STANDING, settings, '5m', ('partition',))} > {threshold:g}"
-
-
 def _silent(settings: Settings, threshold: float) -> str:
     """PromQL: the daemon ran within a day, and slurmctld hasn't answered it for so many minutes."""
     name, resource = promql_name(_ALIVE.name, settings), f'monitored_resource="{HOST}"'
@@ -48,7 +44,9 @@ ALERTS = (
         name="slurm-queue-stuck",
         means="a Slurm queue is stuck: jobs wait, hosts are free or requested, no job starts",
         severity="ERROR",
-        conditions={"no job begins": Query(_stuck)},
+        conditions={"no job begins": Query(
+            lambda settings, most: f"{mean(_STANDING, settings, '5m', ('partition',))} > {most:g}"
+        )},
         threshold=3600, low=60, high=604800, unit="s without a start of a job",
     ),
     Alert(

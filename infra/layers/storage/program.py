@@ -1,5 +1,6 @@
 """Declaration of the storage layer."""
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -7,13 +8,14 @@ import pulumi
 import pulumi_gcp as gcp
 
 from infra.core import present
+from infra.core.environment import required_services
+from infra.google.enabled import wait_until_it_answers
 from infra.layers.storage import existing
 from infra.layers.storage.bucket import ControllerBucket, ProtectedBucket
 from infra.layers.storage.controller_account import ControllerAccount
 from infra.layers.storage.identity import TrainingIdentity
 from infra.layers.storage.names import controller_bucket, steps_bucket
 from infra.layers.storage.outputs import StorageOutputs
-from infra.layers.storage.services import ProjectServices
 from infra.layers.storage.settings import StorageSettings
 from infra.layers.storage.state import StateKey, StateUsers
 from infra.settings.schema import Settings
@@ -79,3 +81,28 @@ def _protected(
     now = imported and existing.require_fit(settings, switch, name, kept, provider)
     # By the name alone the provider would look its project up at Compute Engine, which may be off still.
     return ProtectedBucket(name, kept, opts, import_id=f"{settings.project}/{name}" if now else None).bucket
+
+
+class ProjectServices(pulumi.ComponentResource):
+    """Enabled services; never disabled, since others may use them."""
+
+    services: list[gcp.projects.Service]
+
+    def __init__(self, settings: Settings, opts: pulumi.ResourceOptions | None = None):
+        super().__init__("tpu:storage:ProjectServices", "services", None, opts)
+
+        async def wait(created: pulumi.ResourceHookArgs) -> None:
+            await asyncio.to_thread(wait_until_it_answers, created.name, settings.project)
+
+        hooks = pulumi.ResourceHookBinding(after_create=[pulumi.ResourceHook("services-answer", wait)])
+        self.services = [
+            gcp.projects.Service(
+                service,
+                service=service,
+                disable_on_destroy=False,
+                disable_dependent_services=False,
+                opts=pulumi.ResourceOptions(parent=self, hooks=hooks),
+            )
+            for service in required_services(settings)
+        ]
+        self.register_outputs({})

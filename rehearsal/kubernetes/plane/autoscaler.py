@@ -114,7 +114,8 @@ class Autoscaler:
             left = int(set_["count"])
             for pool in free:
                 node = next(self._nodes(pool, 1))
-                fits = template and _fits(template["template"], node) and _topology(node) == topology
+                shape = str(node["metadata"]["labels"].get("cloud.google.com/gke-tpu-topology", ""))
+                fits = template and _fits(template["template"], node) and shape == topology
                 if left > 0 and fits and pool not in pools:
                     pools.append(pool)
                     left -= _most(pool["body"])
@@ -186,10 +187,6 @@ class Autoscaler:
 def _most(pool: Mapping[str, Object]) -> int:
     scaling = pool["autoscaling"]
     return int(scaling.get("maxNodeCount") or scaling.get("totalMaxNodeCount") or 0)
-
-
-def _topology(node: Object) -> str:
-    return str(node["metadata"]["labels"].get("cloud.google.com/gke-tpu-topology", ""))
 
 
 def _cannot_be_scheduled(pod: Object) -> bool:

@@ -104,12 +104,8 @@ def _conflicts(f: Field, result: Mapping[str, Any], path: str) -> list[tuple[str
     return [
         (
             path + f.name,
-            f'Conflicting configuration arguments. "{f.snake}": conflicts with {_snake(conflict)}',
+            f'Conflicting configuration arguments. "{f.snake}": conflicts with {Field(conflict).snake}',
         )
         for conflict in f.conflicts
         if result.get(conflict) is not None
     ]
-
-
-def _snake(name: str) -> str:
-    return Field(name).snake

@@ -110,16 +110,12 @@ def compact(name: str) -> str:
 
 
 def _declared(about: str | Mapping[str, Any]) -> Declared:
-    more = (
-        {} if isinstance(about, str) else {key: _frozen(value) for key, value in about.items() if key != "is"}
-    )
-    kind, *flags = (about if isinstance(about, str) else about["is"]).split()
-    attributes: dict[str, Any] = {**dict.fromkeys(flags, True), **more}
+    given = {"is": about} if isinstance(about, str) else about
+    kind, *flags = given["is"].split()
+    attributes: dict[str, Any] = dict.fromkeys(flags, True)
+    for key in given.keys() - {"is"}:
+        attributes[key] = tuple(given[key]) if isinstance(given[key], list) else given[key]
     return Declared(kind, **attributes)
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
 
 
 @cache

@@ -6,19 +6,17 @@ import json
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
 
 from infra.doctor import billing
 from infra.doctor.finding import Finding
 from infra.engine.settings import parse
-from infra.google.client import Client, RequestError
-from infra.google.failures import classify
+from infra.google.client import Client
 from infra.layers.builds.access import by_hand
 from infra.layers.builds.names import email
 from infra.settings.schema import Settings
-from tests.emulated import EVERY_API, OWNER, Emulated
+from tests.emulated import EVERY_API, OWNER, Emulated, Session
 from tests.infra.declared import EVERYTHING
 from tests.infra.recording import BASE
 
@@ -42,14 +40,7 @@ def settings(cloud: Emulated) -> Settings:
 
 
 def looked(cloud: Emulated, settings: Settings, who: str = OWNER) -> list[Finding]:
-    class Google:
-        def json(self, method: str, url: str, body: Any = None) -> Any:
-            reply = cloud.request(method, url.removeprefix("https://"), body, token=cloud.token_of(who))
-            if reply.status != 200:
-                raise RequestError(classify(reply.error, reply.status))
-            return reply.json
-
-    return list(billing.check(cast("Client", Google()), settings, "billing account"))
+    return list(billing.check(Client(PROJECT, Session(cloud, who)), settings, "billing account"))
 
 
 def test_builds_make_the_budget_once_the_printed_command_was_typed(

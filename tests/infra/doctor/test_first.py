@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -13,10 +13,9 @@ from infra.doctor import first
 from infra.doctor.finding import Finding
 from infra.engine.roles import PLATFORM, roles
 from infra.engine.settings import parse
-from infra.google.client import Client, RequestError
-from infra.google.failures import classify
+from infra.google.client import Client
 from infra.settings.schema import Settings
-from tests.emulated import EVERY_API, OWNER, Emulated
+from tests.emulated import EVERY_API, OWNER, Emulated, Session
 from tests.infra.recording import BASE
 
 PROJECT = BASE["gcp:project"]
@@ -43,22 +42,7 @@ def looked(
     meant: Settings,
     who: str = OWNER,
 ) -> Finding:
-    class Google:
-        project = PROJECT
-
-        def json(self, method: str, url: str, body: Any = None) -> Any:
-            reply = cloud.request(method, url.removeprefix("https://"), body, token=cloud.token_of(who))
-            if reply.status != 200:
-                raise RequestError(classify(reply.error, reply.status))
-            return reply.json
-
-        def exists(self, url: str) -> bool:
-            reply = cloud.request("GET", url.removeprefix("https://"), token=cloud.token_of(who))
-            if reply.status not in (200, 404):
-                raise RequestError(classify(reply.error, reply.status))
-            return reply.status == 200
-
-    (finding,) = check(cast("Client", Google()), meant, "it")
+    (finding,) = check(Client(PROJECT, Session(cloud, who)), meant, "it")
     return finding
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -19,11 +20,8 @@ _CHANNEL = {"type": "pubsub", "displayName": "bus", "labels": {"topic": f"{P}/to
 @pytest.fixture
 def cloud(tmp_path: Path) -> Iterator[CloudFront]:
     """A project as it is when it is new."""
-    front = CloudFront(tmp_path, enabled_apis=NEW_PROJECT)
-    try:
+    with closing(CloudFront(tmp_path, enabled_apis=NEW_PROJECT)) as front:
         yield front
-    finally:
-        front.close()
 
 
 def granted(cloud: CloudFront, email: str, role: str = "roles/pubsub.publisher") -> Reply:
@@ -104,11 +102,10 @@ def test_the_agent_of_functions_comes_with_its_role(cloud: CloudFront) -> None:
 @pytest.fixture
 def slow(tmp_path: Path) -> Iterator[CloudFront]:
     """Such a project where agents take their time, on a clock that stands still."""
-    front = CloudFront(tmp_path, enabled_apis=NEW_PROJECT, clock_rate=0.0, lags=Lags(0, 0, 0, 180, 0))
-    try:
+    with closing(
+        CloudFront(tmp_path, enabled_apis=NEW_PROJECT, clock_rate=0.0, lags=Lags(0, 0, 0, 180, 0))
+    ) as front:
         yield front
-    finally:
-        front.close()
 
 
 def test_the_role_of_a_new_agent_counts_later(slow: CloudFront) -> None:

@@ -6,6 +6,7 @@ From each API's reference, not from the entries.
 from __future__ import annotations
 
 import base64
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -196,8 +197,7 @@ def test_a_persons_budget_requests_count_for_a_project(cloud: CloudFront) -> Non
 
 
 def test_a_budget_is_in_its_accounts_currency(tmp_path: Path) -> None:
-    front = CloudFront(tmp_path, currency="EUR")
-    try:
+    with closing(CloudFront(tmp_path, currency="EUR")) as front:
         amounts = (
             {"units": "9"},
             {"units": "9", "currencyCode": "EUR"},
@@ -209,8 +209,6 @@ def test_a_budget_is_in_its_accounts_currency(tmp_path: Path) -> None:
         ]
         assert [reply.status for reply in replies] == [200, 200, 400]
         assert replies[0].json["amount"]["specifiedAmount"]["currencyCode"] == "EUR"
-    finally:
-        front.close()
 
 
 def test_a_channel_keeps_its_type(cloud: CloudFront, channel: str) -> None:

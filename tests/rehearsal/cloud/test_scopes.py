@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,15 +26,12 @@ CLUSTER = f"{P}/locations/us-east5/clusters/tpu"
 
 @pytest.fixture
 def cloud(tmp_path: Path) -> Iterator[CloudFront]:
-    front = CloudFront(tmp_path)
-    try:
+    with closing(CloudFront(tmp_path)) as front:
         made = front.request(
             "POST", f"iam.googleapis.com/v1/{P}/serviceAccounts", {"accountId": WHO.split("@")[0]}
         )
         assert made.status == 200, made.body
         yield front
-    finally:
-        front.close()
 
 
 def called(cloud: CloudFront, token: str) -> str:

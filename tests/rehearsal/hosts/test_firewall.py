@@ -5,13 +5,14 @@ from __future__ import annotations
 import socket
 import subprocess
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from rehearsal.world import dial
-from tests.rehearsal.hosts.wire import Wire, open_wire
+from tests.rehearsal.hosts.wire import Wire
 
 pytestmark = pytest.mark.root
 
@@ -29,7 +30,7 @@ OUT = {"direction": "EGRESS", "destinationRanges": ["0.0.0.0/0"]}
 
 @pytest.fixture(scope="module")
 def wire() -> Iterator[Wire]:
-    with open_wire() as wire:
+    with closing(Wire()) as wire:
         wire.add("w0", "10.128.0.2", "ours", "trainer@p", "tpu-slice")
         wire.add("w1", "10.128.0.3", "ours", "trainer@p", "tpu-slice", "other")
         wire.add("plain", "10.128.0.4", "ours", "plain@p")

@@ -5,12 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
 
 from tests.infra.recording import run
-from tests.rehearsal.hosts.wire import Wire, environment, open_wire
+from tests.rehearsal.hosts.wire import Wire, environment
 
 pytestmark = pytest.mark.root
 
@@ -41,7 +42,7 @@ AS_HOST = ("unshare", "--uts", "--mount", "sh", "-c", NAMED)
 
 @pytest.fixture(scope="module")
 def wire() -> Iterator[Wire]:
-    with open_wire() as wire:
+    with closing(Wire()) as wire:
         for worker in (0, 1):
             wire.add(f"w{worker}", f"10.128.0.{2 + worker}", "ours", "", "tpu-slice")
         yield wire

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -129,15 +129,6 @@ class Wire(Namespace):
         for machine in {*self.machines.values()} - {self}:
             machine.close()
         super().close()
-
-
-@contextlib.contextmanager
-def open_wire() -> Iterator[Wire]:
-    wire = Wire()
-    try:
-        yield wire
-    finally:
-        wire.close()
 
 
 def ip(*words: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import signal
 import subprocess
 import time
@@ -13,6 +14,7 @@ from pathlib import Path
 
 _LOG = logging.getLogger(__name__)
 _STEPD = "slurmstepd"
+_LOST = re.compile(r" State=\S*\+(?:POWERING_UP|NOT_RESPONDING)\b")
 _ANSWER_S = 5.0
 _CLOCKS_S = 1.0  # by which two machines' clocks may differ
 SAVE_S = 24.0
@@ -98,3 +100,16 @@ def output(*words: str, **environment: str) -> str:
     variables = {**os.environ, **environment}
     done = subprocess.run(words, capture_output=True, text=True, timeout=_ANSWER_S, check=True, env=variables)
     return done.stdout
+
+
+def is_lost(name: str) -> bool:
+    """Return whether slurmctld answers, and waits for this host, whose slurmd runs.
+
+    A crash after the host had come and before that was saved loses it. Only the start of slurmd registers a
+    host of the cloud: without another one the slice stays, unused and billed, until ResumeTimeout.
+    """
+    try:
+        shown = output("scontrol", "show", "node", "--oneliner", name)
+    except (OSError, subprocess.SubprocessError):
+        return False  # the next look
+    return _LOST.search(shown) is not None

@@ -18,8 +18,7 @@ from workload.host.errors import HostError
 from workload.host.metadata import HostDescription
 from workload.host.slurmd import install, mounts
 from workload.host.slurmd.arguments import Arguments, parse
-from workload.host.slurmd.jobs import end_jobs, of_steps, requeue_earlier
-from workload.host.slurmd.rejoin import is_lost
+from workload.host.slurmd.jobs import end_jobs, is_lost, of_steps, requeue_earlier
 
 _LOG = logging.getLogger(__name__)
 COMMAND = "slurmd"

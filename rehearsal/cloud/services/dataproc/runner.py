@@ -134,7 +134,8 @@ class Batches:
         words = [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
         if jars := given.get("jarFileUris"):
             words += ["--jars", ",".join(str(folder / uri.rpartition("/")[2]) for uri in jars)]
-        modules = [str(folder), *(str(folder / uri.rpartition("/")[2]) for uri in _python_files(given))]
+        archives = (uri for uri in given.get("pythonFileUris", ()) if not uri.endswith(".py"))
+        modules = [str(folder), *(str(folder / uri.rpartition("/")[2]) for uri in archives)]
         # The packages of an environment that came as an archive; its interpreter stays behind.
         modules += map(str, sorted(folder.glob("*/lib/python3*/site-packages")))
         return {
@@ -182,7 +183,3 @@ def _failed(why: str) -> ApiError:
 
 def _properties(batch: JsonObject) -> dict[str, str]:
     return dict(batch.get("runtimeConfig", {}).get("properties", {}))
-
-
-def _python_files(given: JsonObject) -> list[str]:
-    return [uri for uri in given.get("pythonFileUris", ()) if not uri.endswith(".py")]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import json
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,12 +18,25 @@ from typing import Any
 
 from rehearsal.cloud.core.errors import ApiError, JsonObject
 from rehearsal.cloud.machines.sandboxes import Sandboxes, copy, kill
-from rehearsal.cloud.services.functions import output
 
 PORT = 8080
 _POLL_S, _START_TIMEOUT_S, _LAST_OUTPUT_S = 0.05, 60.0, 1.0
 _MOST = 8  # processes of one function, whatever its settings allow
 _LAST_LINES = 12
+# https://cloud.google.com/logging/docs/structured-logging
+_SEVERITIES = {
+    "DEFAULT", "DEBUG", "INFO", "NOTICE", "WARNING", "ERROR", "CRITICAL", "ALERT", "EMERGENCY",
+}  # fmt: skip
+# Special fields of a line, and where they go in its entry.
+_MOVED = {
+    "time": "timestamp",
+    "httpRequest": "httpRequest",
+    **{
+        f"logging.googleapis.com/{field}": field
+        for field in ("insertId", "labels", "operation", "sourceLocation", "spanId", "trace")
+    },
+    "logging.googleapis.com/trace_sampled": "traceSampled",
+}
 
 
 @dataclass(eq=False)
@@ -177,7 +191,7 @@ class Service:
             "resource": {"type": "cloud_run_revision", "labels": labels},
         }
         for line in filter(None, lines):
-            self._write_log({**origin, **output.entry(line)})
+            self._write_log({**origin, **_entry(line)})
 
 
 def failed(why: str) -> ApiError:
@@ -203,3 +217,19 @@ def _write_all(folder: Path, files: Mapping[str, bytes]) -> None:
     for name, content in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content)
+
+
+def _entry(line: str) -> JsonObject:
+    """Return severity, payload and more of a line: an object in JSON is `jsonPayload`, all else text."""
+    try:
+        payload = json.loads(line)
+    except (ValueError, RecursionError):
+        payload = None
+    if not isinstance(payload, dict):
+        return {"severity": "DEFAULT", "textPayload": line}
+    result: JsonObject = {_MOVED[key]: payload.pop(key) for key in _MOVED.keys() & payload.keys()}
+    severity = str(payload.pop("severity", "DEFAULT")).upper()
+    result["severity"] = severity if severity in _SEVERITIES else "DEFAULT"
+    if payload.keys() == {"message"}:
+        return {**result, "textPayload": str(payload["message"])}
+    return {**result, "jsonPayload": payload}

@@ -21,10 +21,6 @@ def failed() -> ApiError:
     )
 
 
-def _not_modified() -> ApiError:
-    return ApiError(304, "FAILED_PRECONDITION", "Not Modified", reason="notModified")
-
-
 def integer(query: Mapping[str, Any], name: str) -> int | None:
     """Return an int64 query parameter, which the wire carries as a decimal string."""
     value = query.get(name)
@@ -88,7 +84,8 @@ class Conditions:
             or self.metageneration_not_match == metageneration
             or (self.etag_not_match is not None and _names(self.etag_not_match, etag))
         ):
-            raise _not_modified() if reading else failed()
+            unchanged = ApiError(304, "FAILED_PRECONDITION", "Not Modified", reason="notModified")
+            raise unchanged if reading else failed()
 
 
 def _names(header: str, etag: str | None) -> bool:

@@ -23,11 +23,6 @@ def object_resource(bucket: str, name: str) -> str:
     return f"{bucket_resource(bucket)}/objects/{name}"
 
 
-def no_such_object(bucket: str, name: str) -> ApiError:
-    """404 for an object."""
-    return ApiError(404, "NOT_FOUND", f"No such object: {bucket}/{name}")
-
-
 class Store:
     """Look-up of buckets and objects, and access checks that the front door can't make."""
 
@@ -77,7 +72,7 @@ class Store:
         """Return the live generation or the given one; ApiError 404."""
         version = self.objects(bucket).get(name, generation)
         if version is None:
-            raise no_such_object(bucket, name)
+            raise ApiError(404, "NOT_FOUND", f"No such object: {bucket}/{name}")
         return version
 
     def buckets(self) -> list[JsonObject]:

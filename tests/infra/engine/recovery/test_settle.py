@@ -19,10 +19,9 @@ import pytest
 import yaml
 
 from cli.__main__ import main
-from infra.engine.recovery.ids import forms, google_id
+from infra.engine.recovery.ids import find_id, forms, google_id, lookup
 from infra.engine.recovery.interrupted import MARK, REPEATED, interrupted, mark_of, mark_pending, marked
 from infra.engine.recovery.locks import Lock
-from infra.engine.recovery.lookups import find_id, lookup
 from infra.engine.recovery.settle import Patience
 from infra.engine.registry import layers
 from infra.errors import CommandError

@@ -7,7 +7,7 @@ import json
 import tempfile
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,20 +24,20 @@ REPOSITORY = f"{L}/repositories/images"
 @contextmanager
 def opened() -> Iterator[Boxed]:
     """A cloud with the bucket `raw`, a repository, and the accounts `builder`, `runner` and `caller`."""
-    with tempfile.TemporaryDirectory(prefix="box-") as folder:
-        boxed = Boxed(Path(folder), function_python=str(ensure("functions", cache_dir())))
-        try:
-            boxed.bucket("raw")
-            builder = boxed.account("builder", "roles/logging.logWriter", "roles/storage.objectViewer")
-            runner = boxed.account("runner")
-            boxed.account("caller")
-            boxed.grant("projects/_/buckets/raw", "roles/storage.objectViewer", f"serviceAccount:{runner}")
-            url = f"artifactregistry.googleapis.com/v1/{L}/repositories?repositoryId=images"
-            boxed.done("artifactregistry.googleapis.com/v1", boxed.answer("POST", url, {"format": "DOCKER"}))
-            boxed.grant(REPOSITORY, "roles/artifactregistry.writer", f"serviceAccount:{builder}")
-            yield boxed
-        finally:
-            boxed.close()
+    python = str(ensure("functions", cache_dir()))
+    with (
+        tempfile.TemporaryDirectory(prefix="box-") as folder,
+        closing(Boxed(Path(folder), function_python=python)) as boxed,
+    ):
+        boxed.bucket("raw")
+        builder = boxed.account("builder", "roles/logging.logWriter", "roles/storage.objectViewer")
+        runner = boxed.account("runner")
+        boxed.account("caller")
+        boxed.grant("projects/_/buckets/raw", "roles/storage.objectViewer", f"serviceAccount:{runner}")
+        url = f"artifactregistry.googleapis.com/v1/{L}/repositories?repositoryId=images"
+        boxed.done("artifactregistry.googleapis.com/v1", boxed.answer("POST", url, {"format": "DOCKER"}))
+        boxed.grant(REPOSITORY, "roles/artifactregistry.writer", f"serviceAccount:{builder}")
+        yield boxed
 
 
 def source(boxed: Boxed, name: str, main: str, requirements: str = "") -> None:

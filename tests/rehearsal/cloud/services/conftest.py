@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -24,11 +25,8 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
     def to_loopback(host: Any, *rest: Any, **more: Any) -> Any:
         return getaddrinfo("127.0.0.1" if str(host).endswith(".googleapis.com") else host, *rest, **more)
 
-    result = Services(tmp_path_factory.mktemp("services"))
-    try:
+    with closing(Services(tmp_path_factory.mktemp("services"))) as result:
         result.furnish()
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(socket, "getaddrinfo", to_loopback)
             yield result
-    finally:
-        result.close()

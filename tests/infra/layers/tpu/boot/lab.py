@@ -22,6 +22,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -274,11 +275,8 @@ class Host:
 def running_lab(folder: Path, metadata: Metadata, backend: str) -> Iterator[Lab]:
     """Yield a lab, closed at the end."""
     assert shutil.which("systemd-nspawn"), "systemd-nspawn is missing: tools/setup.sh system"
-    lab = Lab(folder, metadata, Front(backend))
-    try:
+    with closing(Lab(folder, metadata, Front(backend))) as lab:
         yield lab
-    finally:
-        lab.close()
 
 
 def until(condition: Callable[[], Any], host: Host) -> Any:
