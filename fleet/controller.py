@@ -233,8 +233,9 @@ class Controller:
         keys = tuple(item.member.key for item in outdated)
         events = self._events.taken()
         return Observation(
-            view, tuple(members), decisions, leftovers, events, begun, failures, keys, nodes, unwanted
-        )
+            view, tuple(members), decisions, leftovers, events, begun, failures, keys, nodes, unwanted,
+            whole=not self._others and not unwanted,
+        )  # fmt: skip
 
     def _allowed(self, decisions: list[Decision]) -> list[Decision]:
         """Return the decisions, without creations that are refused now."""

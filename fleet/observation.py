@@ -23,6 +23,7 @@ class Observation:
         outdated: keys of living members with metadata of earlier settings.
         nodes: existing nodes of this stack, with their members.
         unwanted: slices that no record wants now, with the reason.
+        whole: False if the environment has further members, or may have.
     """
 
     view: View
@@ -35,3 +36,4 @@ class Observation:
     outdated: tuple[str, ...] = ()
     nodes: Sequence[tuple[Node, ObservedNode]] = ()
     unwanted: Mapping[str, str] = field(default_factory=dict)
+    whole: bool = True

@@ -281,8 +281,9 @@ def _ended(observation: Observation) -> list[str]:
         several[0].member for several in by_slice.values()
         if all(decision.condition is Condition.DONE for decision in several)
     ]  # fmt: skip
-    stacked = {decision.member.slice for decision in decisions if decision.member.member is None}
-    if done and {member.slice for member in done} == stacked:
+    if done and observation.whole and all(
+        item.condition is Condition.DONE and item.member.member is None for item in decisions
+    ):  # fmt: skip
         lines.append(f"all are done, and paid for until they are deleted: tpu down {environment}")
     elif done:
         names = [member.slice for member in done]

@@ -17,7 +17,7 @@ from fleet import monitor, recovery, store
 from fleet.adhoc import AdHoc
 from fleet.controller_state import ControllerState
 from fleet.environment import Environment
-from fleet.model import ZoneView
+from fleet.model import WorkerStatus, ZoneView
 from fleet.store import RENEW_S, BucketStore, object_of
 from infra.engine.prices import within_budget
 from infra.errors import InfraError
@@ -58,18 +58,16 @@ def test_status_shows_what_is_deleted_as_absent_and_what_the_stack_lost_as_recov
     assert "of the nodes that exist (of a run's starts: tpu runs)" in output
 
 
-def test_slices_of_the_stack_are_deleted_by_name_alone(
-    world: Cloud, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("selection", [[], ["--slice", "train"]])
+def test_a_slice_of_the_stack_that_is_done_is_named_while_others_work(
+    selection: list[str], world: Cloud, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert fleet(["delete", "dev", "--yes"]) == 0
-    fix = "tpu down dev; or one by its name: --slice train"
-    assert f"  leave   train, which the stack holds: {fix}\n" in capsys.readouterr().out
-    assert {name for name, state in world.states.items() if state} == {"train"}
-    assert fleet(["delete", "dev", "--zones", "us-east5-b", "--yes"]) == 2
-    error = capsys.readouterr().err
-    assert error == f"error: train: held by the stack; nothing was deleted\n    fix: {fix}\n"
-    assert fleet(["delete", "dev", "--slice", "train", "--yes"]) == 0
-    assert ("delete", "train") in world.requests
+    world.statuses["train"] = WorkerStatus(0.0, "ready", "launch", "done")
+    assert fleet(["status", "dev", *selection]) == 0
+    output = capsys.readouterr().out
+    command = "tpu fleet delete dev --slice train"
+    assert f"\ntrain: all are done, and paid for until they are deleted: {command}\n" in output
+    assert "tpu down" not in output
 
 
 def test_who_only_looks_waits_for_no_sdk() -> None:

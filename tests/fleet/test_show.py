@@ -103,6 +103,21 @@ def test_a_fleet_is_done_once_all_of_its_members_are() -> None:
     assert f"{first.slice}: {deleted}" in remarks(Condition.DONE)
 
 
+@pytest.mark.parametrize("state", Condition)
+def test_the_stack_is_to_be_taken_down_once_all_are_done_and_all_are_its_own(state: Condition) -> None:
+    first, second = (replace(KNOWN[0], name=name, slice=name, member=None) for name in "ab")
+
+    def remarks(*others: Decision) -> str:
+        decisions = [Decision(first, Action.LEAVE, Condition.DONE, ""), *others]
+        return "\n".join(show.remarks(replace(observation(first), decisions=decisions)))
+
+    down, named = "deleted: tpu down ENV", "deleted: tpu fleet delete ENV --slice a"
+    assert down in remarks()
+    expected = down if state is Condition.DONE else named
+    assert expected in remarks(Decision(second, Action.WAIT, state, ""))
+    assert named in remarks(Decision(KNOWN[1], Action.WAIT, state, ""))
+
+
 @pytest.mark.parametrize(("final", "lines"), [(True, 1), (False, 0)])
 def test_a_program_that_failed_for_good_is_said_with_the_next_command(final: bool, lines: int) -> None:
     member = KNOWN[0]
