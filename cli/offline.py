@@ -3,12 +3,13 @@
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import yaml
 
-from infra.errors import CommandError, InputError
+from infra.errors import CommandError, InputError, listed
 from infra.layers.gke import pools
 from infra.layers.gke.settings import GkeSettings
 from infra.layers.queue.jobs.jobset import Job, jobset
@@ -23,8 +24,13 @@ from workload.train.config import load
 
 
 def refuse_config(program: Sequence[str], folder: Path | None = None) -> None:
-    """Raise InputError for a config, of `folder` or packaged, that the trainer would refuse on a slice."""
-    if not (training := commands.training(shlex.join(program))):
+    """Raise InputError for arguments, or a config of `folder` or packaged, that the trainer would refuse."""
+    run = shlex.join(program)
+    if wrong := [*commands.wrong_options("PROGRAM", run)]:
+        own = "in `tpu run` the trainer's options stand behind --: -- --name first"
+        problems = [replace(problem, fix=f"{problem.fix}; {own}") for problem in wrong]
+        raise InputError(listed("the command", problems))
+    if not (training := commands.training(run)):
         return
     own = folder and folder / training.config
     if (own and own.is_file()) or training.config in commands.PACKAGED["train"]:

@@ -443,6 +443,29 @@ def test_a_config_that_the_trainer_would_refuse_is_refused_before_anything_is_cr
     assert len(published.targets) == 1
 
 
+@pytest.mark.parametrize(
+    ("config", "words", "problem"),
+    [
+        ("mine.toml", ["--bogus", "1"], "--bogus isn't an option of train"),
+        ("mine.toml", ["--set", "nope.x=1"], "--set nope.x isn't a setting of train"),
+        ("mine.toml", ["--name", "Big"], "a run is called by a-z, 0-9, '-', '_' and '.', not Big"),
+        ("My_Config.toml", [], "a run is called by a-z, 0-9, '-', '_' and '.', not My_Config"),
+    ],
+)
+def test_a_line_that_the_trainer_would_refuse_is_said_with_a_fix(
+    config: str, words: list[str], problem: str,
+    tmp_path: Path, published: Published, world: Cloud, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    path = tmp_path / config
+    path.write_text('base = "tiny.toml"\n')
+    line = ["run", "dev", str(path), "--slice", "v6e-1", "--name", "own", "--yes", "--detach"]
+    assert main([*line, "--", *words]) == 2
+    error = capsys.readouterr().err
+    assert f'PROGRAM = "train {" ".join([config, *words])}": {problem}' in error
+    assert "the trainer's options stand behind --: -- --name first" in error
+    assert (published.targets, world.requests) == ([], [])
+
+
 def test_a_config_of_the_trainer_is_sent_with_its_folder(tmp_path: Path) -> None:
     config = tmp_path / "mine.toml"
     config.write_text("[model]\n")
