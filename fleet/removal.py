@@ -41,7 +41,7 @@ def delete(request: FleetCommand, *, orphans: bool = False) -> int:
         orphans: delete nodes outside the settings, too.
 
     Raises:
-        FleetInputError: there is nothing but slices of the stack, and none is named.
+        FleetInputError: `--zones` selects nothing but slices of the stack.
     """
     # Zones select nodes by their present place, whatever home zone the file names.
     zones, request = request.zones, replace(request, zones=())
@@ -71,13 +71,14 @@ def delete(request: FleetCommand, *, orphans: bool = False) -> int:
     lines = [f"  delete  {node.name} in {node.zone}" for node in target]
     lines += _left_alone(observation, forgotten)
     lines += [f"  forget  {name}, which is in no settings file" for name in sorted(forgotten)]
+    empty = "nothing to delete" if stacked else "neither the stack nor Google has any: nothing to delete"
     if stacked:
         names = ", ".join(node.name for node in stacked)
         fix = f"tpu down {request.environment}; or one by its name: --slice {stacked[0].name}"
-        if not lines:
+        if zones and not lines:
             raise FleetInputError(f"{names}: held by the stack; nothing was deleted\n    fix: {fix}")
         print(f"  leave   {names}, which the stack holds: {fix}", file=request.output)
-    if not _show(request, lines, lines, "neither the stack nor Google has any of them: nothing to delete"):
+    if not _show(request, lines, lines, empty):
         return max(unanswered, _report(request, "deleted", target, None))
 
     confirm(f"Delete {len(target)} slice(s)?", request.yes)
@@ -93,7 +94,7 @@ def delete(request: FleetCommand, *, orphans: bool = False) -> int:
         controller.leave()
     _advise(request, living, gone, forgotten)
     if failed:
-        print(f"    fix: tpu fleet delete {request.environment}, once more", file=sys.stderr)
+        print("    fix: this command again", file=sys.stderr)
     return max(unanswered, _report(request, "deleted", target, failed))
 
 
@@ -112,8 +113,8 @@ def _require_shown(
     known = {(node.zone, node.name) for node in shown}
     present = [view.node(name, zone) for zone, name in sorted(controller.own_places(view) - known)]
     if new := [node.name for node in present if node and node.labels.get("fleet") in ending]:
-        fix = f"tpu fleet delete {fleet.settings.environment}, once more"
-        raise FleetError(f"{', '.join(new)}: created since the question; nothing was deleted\n    fix: {fix}")
+        problem = f"{', '.join(new)}: created since the question; nothing was deleted"
+        raise FleetError(f"{problem}\n    fix: this command again")
     return view
 
 

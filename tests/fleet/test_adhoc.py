@@ -242,7 +242,7 @@ def test_a_deletion_that_doesnt_end_is_waited_for_so_long_and_completed_by_the_n
     assert fleet(["delete", "dev", "--slice", "mine", "--yes"]) == 1
     output = capsys.readouterr()
     assert f"{names[0]}: is being deleted, and isn't known to be gone after 900 s" in output.out + output.err
-    assert "fix: tpu fleet delete dev, once more" in output.err
+    assert "fix: this command again" in output.err
     assert AdHoc(world, OWNER.stack).read()["mine"]["phase"] == "ending"  # type: ignore[arg-type]
     monkeypatch.setattr(world, "delete", delete)
     world.silent.clear()

@@ -2,6 +2,7 @@
 
 import pytest
 
+from infra.google.failures import Failure, Kind
 from tests.fleet.command import fleet
 from tests.fleet.world import Cloud, _world  # noqa: F401
 
@@ -18,3 +19,31 @@ def test_slices_of_the_stack_are_deleted_by_name_alone(
     assert error == f"error: train: held by the stack; nothing was deleted\n    fix: {fix}\n"
     assert fleet(["delete", "dev", "--slice", "train", "--yes"]) == 0
     assert ("delete", "train") in world.requests
+
+
+def test_a_deletion_that_finds_only_slices_of_the_stack_says_what_stays_and_succeeds(
+    world: Cloud, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Scripts delete, then take down."""
+    assert fleet(["delete", "dev", "--yes"]) == 0
+    requests = [*world.requests]
+    capsys.readouterr()
+    assert fleet(["delete", "dev", "--yes"]) == 0
+    fix = "tpu down dev; or one by its name: --slice train"
+    stays = f"  leave   train, which the stack holds: {fix}\nnothing to delete\n"
+    assert capsys.readouterr().out == stays
+    assert world.requests == requests
+
+
+def test_after_a_failure_the_same_command_deletes_the_same(
+    world: Cloud, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command without its selection would delete others, and leave the slice."""
+    world.failure = Failure(Kind.PERMISSION, "no")
+    assert fleet(["delete", "dev", "--slice", "train", "--yes"]) == 1
+    error = capsys.readouterr().err
+    assert error.endswith("    fix: this command again\n")
+    assert "tpu fleet delete dev" not in error
+    world.failure = None
+    assert fleet(["delete", "dev", "--slice", "train", "--yes"]) == 0
+    assert {name for name, state in world.states.items() if not state} == {"train"}
