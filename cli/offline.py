@@ -27,8 +27,8 @@ def refuse_config(program: Sequence[str], folder: Path | None = None) -> None:
     """Raise InputError for arguments, or a config of `folder` or packaged, that the trainer would refuse."""
     run = shlex.join(program)
     if wrong := [*commands.wrong_options("PROGRAM", run)]:
-        own = "in `tpu run` the trainer's options stand behind --: -- --name first"
-        problems = [replace(problem, fix=f"{problem.fix}; {own}") for problem in wrong]
+        behind = "in `tpu run` the trainer's options stand behind --: -- --name first"
+        problems = [replace(problem, fix=f"{problem.fix}; {behind}") for problem in wrong]
         raise InputError(listed("the command", problems))
     if not (training := commands.training(run)):
         return

@@ -277,7 +277,7 @@ class Condition(StrEnum):
     RECOVERING = "recovering"
     FAILED = "failed"
     UNKNOWN = "unknown"
-    ABSENT = "absent"  # it has no node, and none was lost
+    ABSENT = "absent"  # it has no node, and no loss of one is known
 
 
 class Claim(StrEnum):

@@ -197,7 +197,8 @@ def test_a_fleet_whose_first_node_is_made_while_its_deletion_is_confirmed_has_no
         meanwhile.setattr("fleet.removal.confirm", lambda *_: run.steps(3))
         assert fleet([*DELETE]) == 1
     assert (world.requests, world.states[NODE]) == ([("create", NODE)], "READY")
-    assert "created since the question; nothing was deleted" in capsys.readouterr().err
+    problem = "created since the question; nothing was deleted\n    fix: this command again\n"
+    assert problem in capsys.readouterr().err
     assert known(world)["mine"]["phase"] == "wanted"
     assert fleet([*DELETE]) == 0
     assert (world.states[NODE], known(world)) == ("", {})

@@ -1,4 +1,4 @@
-"""What a deletion leaves, and what its messages say to do next."""
+"""Deletions: the slices that they leave, and the next command of their messages."""
 
 import pytest
 
