@@ -42,6 +42,7 @@ from infra.slices.settings import TpuSettings
 from views.table import aligned
 from views.table import markdown as markdown_table
 
+_MAKES = ("create", "replace")
 SIGNS = {"create": "+", "update": "~", "replace": "+-", "delete": "-", "import": "="}
 """Signs of Pulumi for resources that it creates, updates, replaces, deletes, or takes over as they are."""
 
@@ -192,10 +193,13 @@ def plan(environment: str, root: Path = ROOT, only: Sequence[str] = (), save: Pa
         code = checked[TpuSettings].code
         verdicts = stacks.pool.submit(preflight.of, slices, code)
         google = Client(checked.project)
-        read = stacks.pool.submit(inputs.require, google, environment, inputs.of(slices), root / (code or ""))
         present = stacks.pool.submit(_require_present, google, checked, stacks.names)
         planned = tuple(stacks.pool.map(preview, stacks.names))
-        read.result(), present.result()
+        present.result()
+        made = {change.name for layer in planned for change in layer.changes if change.operation in _MAKES}
+        # The configs that are here may differ from those of a bundle that a slice names itself.
+        read = [node for node in slices if node.name in made and node.bundle == checked[TpuSettings].bundle]
+        inputs.require(google, environment, inputs.of(read), root / (code or ""))
         rates, costs = tuple(prices.rates(checked, only)), tuple(prices.of(checked, only))
         return Plan(environment, planned, costs, tuple(verdicts.result()), rates)
 

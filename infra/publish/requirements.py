@@ -55,7 +55,8 @@ def require(runs: Mapping[str, str], folder: Path | None, shown: str, resolved: 
     if resolved and "wandb" in _LOCKED.findall(resolved.read_text("utf-8")):
         return
     for path, run in runs.items():
-        if project := commands.wandb_project(run, folder):
+        started = commands.training(run)
+        if project := started and commands.given(started, folder).get("observe.wandb"):
             raise PublishError(
                 f'{path}: "{run}" with observe.wandb = "{project}" needs the package wandb: '
                 f"add a line `wandb` to {shown}"

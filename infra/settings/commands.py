@@ -154,26 +154,29 @@ def places(changes: Sequence[str]) -> Iterator[tuple[str, str]]:
             yield key.strip(), place
 
 
-def wandb_project(run: str, folder: Path | None) -> str:
-    """Return observe.wandb of a run of the trainer whose own config is in `folder`; empty: none."""
-    started = training(run)
-    if started is None:
-        return ""
-    for key, _, text in (change.partition("=") for change in reversed(started.changes)):
-        if key.strip() == "observe.wandb":
-            return str(_value(text.strip()))
+def given(started: Training, folder: Path | None) -> dict[str, Any]:
+    """Return the settings that a run's own config in `folder` gives, with its `base` and its changes, by key.
+
+    Packaged configs, and files that the trainer refuses, give none.
+    """
+    tables: list[dict[str, Any]] = []
     path, read = folder / started.config if folder else None, set[Path]()
     while path and path.is_file() and path not in read:
         read.add(path)
         try:
-            table = tomllib.loads(path.read_text("utf-8"))
-        except (UnicodeDecodeError, tomllib.TOMLDecodeError):
-            return ""  # the trainer says what is wrong
-        observe = table.get("observe")
-        if isinstance(observe, dict) and "wandb" in observe:
-            return str(observe["wandb"])
-        path = path.parent / str(table.get("base", ""))
-    return ""
+            tables.append(tomllib.loads(path.read_text("utf-8")))
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
+            break
+        path = path.parent / str(tables[-1].get("base", ""))
+    values = {
+        f"{section}.{key}": value
+        for table in reversed(tables)
+        for section, entries in table.items()
+        if isinstance(entries, dict)
+        for key, value in entries.items()
+    }
+    changes = (change.partition("=") for change in started.changes)
+    return values | {key.strip(): _value(text.strip()) for key, _, text in changes}
 
 
 def _parsed(

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from infra.errors import InputError, Problem, listed
 from infra.google.client import Client, RequestError, bucket_url
-from infra.settings.commands import PACKAGED, Training, places, training
+from infra.settings.commands import PLACES, Training, given, training
 from infra.slices.nodes import Node
 
 
-def require(google: Client, environment: str, runs: Iterable[tuple[str, str]], folder: Path) -> None:
+def require(google: Client, environment: str, runs: Iterable[tuple[str, str]], folder: Path | None) -> None:
     """Raise InputError for folders that hold nothing; see `missing`. `runs`: the name and run of each."""
     problems = [problem for name, run in runs for problem in missing(google, environment, name, run, folder)]
     if problems:
@@ -22,11 +19,11 @@ def require(google: Client, environment: str, runs: Iterable[tuple[str, str]], f
 
 
 def of(nodes: Iterable[Node]) -> dict[tuple[str, str], None]:
-    """Return the runs of some nodes, each once, with the setting that has them."""
+    """Return the runs of nodes, each once, with the setting that has them."""
     return dict.fromkeys((f"tpu:slices, {node.slice}", node.run) for node in nodes if node.run)
 
 
-def missing(google: Client, environment: str, name: str, run: str, folder: Path) -> Iterator[Problem]:
+def missing(google: Client, environment: str, name: str, run: str, folder: Path | None) -> Iterator[Problem]:
     """Yield the problems of a run's data, held-out data and weights in buckets where nothing is.
 
     A bucket that isn't there yet, or that this login may not list, says nothing.
@@ -36,7 +33,7 @@ def missing(google: Client, environment: str, name: str, run: str, folder: Path)
         environment: of the command that uploads.
         name: of the run, for messages.
         run: command line; programs besides the trainer aren't known.
-        folder: of configs that aren't packaged.
+        folder: of configs that aren't packaged; None: they aren't here.
     """
     chosen = training(run)
     for key, url in _folders(chosen, folder).items() if chosen else ():
@@ -51,15 +48,14 @@ def missing(google: Client, environment: str, name: str, run: str, folder: Path)
             yield Problem(name, f"{key} {url}", "nothing is there, and the program would end at once", fix)
 
 
-def _folders(chosen: Training, folder: Path) -> dict[str, str]:
-    """Return the folders in buckets that a run names, in its config or its changes, by the setting."""
-    given: dict[str, Any] = {}
-    if chosen.config not in PACKAGED["train"]:
-        with suppress(OSError, ValueError, AttributeError):  # which the trainer names
-            table = tomllib.loads((folder / chosen.config).read_text("utf-8"))
-            for section, key in (("data", "path"), ("observe", "eval_path"), ("train", "init_from")):
-                given[f"{section}.{key}"] = table.get(section, {}).get(key)
-            for number, source in enumerate(table.get("data", {}).get("sources", ())):
-                given[f"data.sources[{number}].path"] = source.get("path")
-    given |= dict(places(chosen.changes))
-    return {key: str(url) for key, url in given.items() if str(url).startswith("gs://")}
+def _folders(chosen: Training, folder: Path | None) -> dict[str, str]:
+    """Return the folders in buckets that a run reads, by the setting."""
+    values = given(chosen, folder)
+    sources = values.pop("data.sources", None)
+    for number, source in enumerate(sources if isinstance(sources, list) else ()):
+        values[f"data.sources[{number}].path"] = source.get("path") if isinstance(source, dict) else None
+    return {
+        key: str(url)
+        for key, url in values.items()
+        if (key in PLACES or key.startswith("data.sources[")) and str(url).startswith("gs://")
+    }

@@ -247,7 +247,8 @@ def test_the_project_of_a_run_is_that_of_its_settings(run: str, project: str, tm
     }
     for name, text in files.items():
         (tmp_path / f"{name}.toml").write_text(text)
-    assert commands.wandb_project(run, tmp_path) == project
+    started = commands.training(run)
+    assert ((started and commands.given(started, tmp_path).get("observe.wandb")) or "") == project
 
 
 def test_a_host_installs_them(project: Path, index: Path, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from infra.google.client import RequestError
 from infra.google.failures import Failure, Kind
 from infra.slices import inputs
 from tests.infra.conftest import FakePulumi
+from tests.infra.engine.test_plan import event
 
 BUCKET = "gs://my-project-checkpoints"
 RUN = f"train tiny.toml --set data.path={BUCKET}/data/chats --set observe.eval_path={BUCKET}/data/held-out"
@@ -62,14 +63,33 @@ def test_a_config_of_the_users_is_read_and_the_line_counts_more(tmp_path: Path) 
     assert problems(Google(), "train mine.toml", tmp_path) == [], "the trainer names it"
 
 
+def test_a_folder_that_the_run_replaces_is_not_read_and_that_of_a_base_is(tmp_path: Path) -> None:
+    (tmp_path / "base.toml").write_text(f'[train]\ninit_from = "{BUCKET}/weights"\n{OWN}')
+    (tmp_path / "mine.toml").write_text('base = "base.toml"\n[data]\nsources = []\n')
+    assert problems(Google("data/held-out/"), "train mine.toml", tmp_path) == [
+        f"train.init_from {BUCKET}/weights"
+    ]
+    line = "train base.toml --set train.init_from=run:first@400 --set data.sources=[]"
+    assert problems(Google("data/held-out/"), line, tmp_path) == []
+    assert problems(Google(), "train mine.toml") == [], "the file isn't here"
+
+
+@pytest.mark.parametrize(("operation", "status"), [("create", 2), ("replace", 2), ("update", 0)])
 def test_a_plan_is_refused_with_what_uploads_it(
-    pulumi_cli: FakePulumi, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    operation: str,
+    status: int,
+    pulumi_cli: FakePulumi,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
+    """Before the slice is made: one that is there has read it, or is done."""
     pulumi_cli.answer("stack ls", [])
+    pulumi_cli.log(event(operation, "urn:pulumi:dev::tpu-v6e::gcp:tpu/v2Vm:V2Vm::tpu-dev"))
     monkeypatch.setattr("infra.slices.preflight.verdict_on", lambda *_: None)
     monkeypatch.setattr("infra.engine.plan.Client", lambda _: Google("data/chats/"))
-    monkeypatch.setattr(inputs, "of", lambda _: [("tpu:slices, train", RUN)])
-    assert main(["plan", "dev"]) == 2
+    monkeypatch.setattr(inputs, "of", lambda created: [("tpu:slices, train", RUN)] if [*created] else [])
+    assert main(["plan", "dev"]) == status
     error = capfd.readouterr().err
-    assert f"tpu:slices, train = observe.eval_path {BUCKET}/data/held-out: nothing is there" in error
-    assert "fix: tpu data put dev FOLDER uploads it" in error
+    told = f"tpu:slices, train = observe.eval_path {BUCKET}/data/held-out: nothing is there"
+    assert (told in error) == (status == 2)
+    assert ("fix: tpu data put dev FOLDER uploads it" in error) == (status == 2)
