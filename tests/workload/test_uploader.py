@@ -23,17 +23,13 @@ def _log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     log.touch()
     program.write_text(
         f"""#!{sys.executable}
-import os, signal, sys, time
-def end(*_):
-    time.sleep(float(os.environ.get("TAKES", "0")))
-    print("ended", file=open({str(log)!r}, "a"))
-    sys.exit()
+import os, sys, time
 print(*sys.argv[1:], file=open({str(log)!r}, "a"))
-time.sleep(float(os.environ.get("IMPORTS", "0")))
-signal.signal(signal.SIGTERM, end)
-signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
-while True:
-    time.sleep(0.05)
+sys.stdin.read()
+time.sleep(float(os.environ.get("TAKES", "0")))
+if "KILLED" in os.environ:
+    os.kill(os.getpid(), 9)
+print("ended", file=open({str(log)!r}, "a"))
 """
     )
     program.chmod(0o755)
@@ -89,14 +85,19 @@ def test_each_view_has_a_process(log: Path) -> None:
     assert log.read_text().splitlines()[2:] == ["ended", "ended"]
 
 
-def test_a_run_that_ends_before_the_process_is_up_has_its_points_uploaded(
-    log: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("IMPORTS", "0.5")
+def test_the_trainer_keeps_its_own_signals(log: Path) -> None:
     with Uploader("gs://b/runs/tiny", ObserveConfig(tensorboard=BOARD), HANG_S):
         started(log)
-    assert log.read_text().splitlines()[1:] == ["ended"]
-    assert signal.SIGTERM not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    assert not {signal.SIGTERM, signal.SIGINT} & signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+
+def test_one_that_was_killed_is_reported(
+    log: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("KILLED", "1")
+    with Uploader("gs://b/runs/tiny", ObserveConfig(tensorboard=BOARD), HANG_S):
+        started(log)
+    assert capsys.readouterr().out == "curves: the last points weren't uploaded: signal 9\n"
 
 
 def test_without_a_tensorboard_nothing_is_started(log: Path) -> None:

@@ -300,6 +300,60 @@ def test_a_files_place_that_cant_be_written_is_refused(offline: str, tmp_path: P
     assert [problem.path for problem in caught.value.problems] == ["--offline"]
 
 
+_TRAINER = """import signal, sys
+from workload.train.config import ObserveConfig
+from workload.train.uploader import Uploader
+for number in (signal.SIGTERM, signal.SIGINT):
+    signal.signal(number, lambda *_: None)
+with Uploader(sys.argv[1], ObserveConfig(wandb="team/vision"), float(sys.argv[2]), {}):
+    print("begun", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def trainer(run: Path) -> subprocess.Popen[str]:
+    """A trainer that ends at a line of input, and not by signals; its view has begun."""
+    line = [sys.executable, "-c", _TRAINER, str(run), str(HANG_S)]
+    started = subprocess.Popen(
+        line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT, start_new_session=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join((str(STANDINS), str(ROOT)))},
+    )  # fmt: skip
+    assert started.stdout
+    while started.stdout.readline() != "begun\n":
+        pass
+    return started
+
+
+@pytest.mark.usefixtures("server")
+def test_a_view_whose_trainer_is_killed_while_it_starts_writes_its_file_and_ends(tmp_path: Path) -> None:
+    run, steps = tmp_path / "tiny", [(1, {"loss": 4.0}), (2, {"loss": 3.0})]
+    written(run, 0, *steps)
+    started = trainer(run)
+    started.kill()
+    started.communicate(timeout=HANG_S)  # until its view has ended, too
+    assert rows(FolderStore(run / "wandb").read(file_of(str(run)))) == steps
+
+
+@pytest.mark.usefixtures("server")
+def test_signals_to_all_processes_of_a_job_cost_no_step_of_the_trainers_end(tmp_path: Path) -> None:
+    run, steps = tmp_path / "tiny", [(1, {"loss": 4.0}), (2, {"loss": 3.0})]
+    written(run, 0, *steps)
+    started = trainer(run)
+    assert started.stdout
+
+    def signalled() -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            os.killpg(started.pid, number)
+
+    signalled()  # while the view starts
+    while "points uploaded" not in (text := started.stdout.readline()) and text:
+        pass
+    signalled()  # while it waits
+    written(run, 2, (3, {"loss": 2.0}))
+    started.communicate("\n", timeout=HANG_S)
+    assert rows(FolderStore(run / "wandb").read(file_of(str(run)))) == [*steps, (3, {"loss": 2.0})]
+
+
 def preempted_at(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
     """Let a notice come during a step."""
     reached, calls = Preemption.reached, 0

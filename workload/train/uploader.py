@@ -49,10 +49,11 @@ class Uploader:
         self._processes: list[subprocess.Popen[bytes]] = []
         for view in _views(url, observe, environment):
             line = [sys.executable, "-m", "workload", "upload-curves", url, *view, "--with-parent"]
-            # It unblocks the signal once it has its handler: a short run ends before.
-            before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+            # It ends with the pipe, not by what a terminal or Slurm signals to all processes of a job: for it
+            # and for W&B's service, which it starts, the signals stay blocked.
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, signal.SIGINT])
             try:
-                self._processes.append(subprocess.Popen(line))
+                self._processes.append(subprocess.Popen(line, stdin=subprocess.PIPE))
             except OSError as error:
                 print(f"curves: not uploaded: {error.strerror}", flush=True)
             finally:
@@ -65,16 +66,20 @@ class Uploader:
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
         for process in self._processes:
-            process.terminate()
+            assert process.stdin
+            process.stdin.close()
         if error:  # report it without waiting for the processes
             return
         until_s = time.monotonic() + self._patience_s
         for process in self._processes:
             try:
-                process.wait(max(0.0, until_s - time.monotonic()))
+                status = process.wait(max(0.0, until_s - time.monotonic()))
             except subprocess.TimeoutExpired:
                 process.kill()
                 print(f"curves: the last points weren't uploaded within {self._patience_s:g} s", flush=True)
+            else:
+                if status < 0:  # it reports failures of its own
+                    print(f"curves: the last points weren't uploaded: signal {-status}", flush=True)
 
 
 def _views(url: str, observe: ObserveConfig, environment: Mapping[str, str]) -> Iterator[list[str]]:
