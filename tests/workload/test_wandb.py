@@ -345,6 +345,19 @@ def test_a_view_whose_trainer_is_killed_while_it_starts_writes_its_file_and_ends
 
 
 @pytest.mark.usefixtures("server")
+def test_a_view_whose_trainer_was_killed_doesnt_wait_for_wandb_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_FAULT", "hang")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(STANDINS), str(ROOT))))
+    written(tmp_path / "tiny", 0, (1, {"loss": 4.0}))
+    view = [str(tmp_path / "tiny"), "--wandb", "vision", "--offline", str(tmp_path), "--with-parent"]
+    program = f"from workload.runs import curves; curves._ALONE_S = 1; curves.main({view})"
+    done = subprocess.run([sys.executable, "-c", program], stdin=subprocess.DEVNULL, timeout=HANG_S)
+    assert done.returncode == -signal.SIGALRM
+
+
+@pytest.mark.usefixtures("server")
 def test_signals_to_all_processes_of_a_job_cost_no_step_of_the_trainers_end(tmp_path: Path) -> None:
     run, steps = tmp_path / "tiny", [(1, {"loss": 4.0}), (2, {"loss": 3.0})]
     written(run, 0, *steps)

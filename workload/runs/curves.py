@@ -25,6 +25,7 @@ from workload.runs.vertex_ids import ID, IS_ID, IS_TENSORBOARD, TENSORBOARD, id_
 from workload.runs.wandb_run import IS_PROJECT, PROJECT, WandbRun
 
 _LONGEST_S = 86400.0  # between two uploads
+_ALONE_S = 600  # for the last points after a trainer that was killed; one that ends in order kills it earlier
 _RUN_URL = re.compile(r"gs://[^/]+/.*[^/]/*|(?!gs:/).*[^/]/*")
 _EXAMPLES = """  workload upload-curves gs://my-project-checkpoints/runs/tiny --once \\
     --to projects/my-project/locations/us-east5/tensorboards/1
@@ -75,6 +76,8 @@ def main(arguments: Sequence[str]) -> int:
 
     while True:
         last = options.once or ended(0.0)
+        if last and options.with_parent:
+            signal.alarm(_ALONE_S)
         try:
             if board is None:
                 board = _board(options, url)

@@ -294,6 +294,8 @@ def test_what_came_before_the_end_is_uploaded_and_trouble_on_the_way_costs_nothi
     line = [str(folder), "--to", f"{L}/tensorboards/1", "--every-s", "0.01", "--experiment", experiment]
 
     pipe, parent = os.pipe()
+    alarms: list[int] = []
+    monkeypatch.setattr(signal, "alarm", alarms.append)
     monkeypatch.setattr("sys.stdin", os.fdopen(pipe))
 
     def end() -> None:
@@ -305,6 +307,7 @@ def test_what_came_before_the_end_is_uploaded_and_trouble_on_the_way_costs_nothi
 
     monkeypatch.setattr(flaky, "after_the_first_points", staticmethod(end))
     assert main([*line, "--with-parent"] if ended_by == "parent" else line) == 0
+    assert alarms == ([600] if ended_by == "parent" else [])
     assert flaky.written == [{"loss": [1]}, {"loss": [2]}]
     opened = [f"{L}/tensorboards/1 {experiment} tiny", "curves: uploading to board"]
     uploaded = ["curves: 1 points uploaded"] * 2
