@@ -393,7 +393,8 @@ class AdHoc:
         """Raise RecordError for a record of another version, another environment or another name."""
         newer = "fix: update this checkout, or use the one that wrote it"
         if (version := foreign.count(item, _VERSION)) != _FORMAT:
-            raise RecordError(f"{where}: its version is {version}, known is {_FORMAT}\n    {newer}")
+            fix = newer if version > _FORMAT else "fix: end the fleet with the version that wrote it"
+            raise RecordError(f"{where}: its version is {version}, known is {_FORMAT}\n    {fix}")
         if (phase := foreign.text(item, PHASE)) not in ("", *Phase):
             raise RecordError(f"{where}: its phase {phase[:40]!a} isn't known\n    {newer}")
         if (other := foreign.text(item, _ENVIRONMENT)) and self._environment not in ("", other):

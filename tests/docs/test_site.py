@@ -53,7 +53,7 @@ def test_the_site_is_built_strictly_and_its_links_lead_somewhere(tmp_path: Path)
         path.relative_to(tmp_path / "site").parts[0] for path in (tmp_path / "site").glob("*/*/index.html")
     }
     assert pages >= {"guides", "reference", "concepts", "internals", "runbooks"}
-    assert "Google may take back" in (tmp_path / "site" / "index.html").read_text("utf-8")
+    assert "Google may preempt" in (tmp_path / "site" / "index.html").read_text("utf-8")
     assert [*broken(tmp_path / "site")] == []
 
 

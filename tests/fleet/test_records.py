@@ -31,7 +31,10 @@ def stored(world: Cloud, **more: Any) -> None:
 ENTRY = {"zone": "us-east5-b", "name": "mine-0", "id": "7"}
 BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     "newer version": ({"version": 3}, "its version is 3, known is 2\n    fix: update this checkout"),
-    "earlier version": ({"version": 1}, "its version is 1, known is 2\n    fix: update this checkout"),
+    "earlier version": (
+        {"version": 1},
+        "its version is 1, known is 2\n    fix: end the fleet with the version",
+    ),
     "newer phase": ({"phase": "resting"}, "its phase 'resting' isn't known\n    fix: update this checkout"),
     "other environment": (
         {"environment": "prod"},

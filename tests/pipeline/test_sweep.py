@@ -349,7 +349,8 @@ def test_a_request_is_applied_once_whoever_dies(pipeline: Pipeline) -> None:
     pipeline.sweeps.store.request(run, "retry", "ann")
     pipeline.google.faults = [Fault("DELETE", dies=True)]
     with pytest.raises(DiesError):
-        assert pipeline.swept(run)["retry"] == 1
+        pipeline.sweep()
+    assert pipeline.record(run)["retry"] == 1
     pipeline.instance()
     assert pipeline.swept(run, 2)["retry"] == 1
     assert not [key for key in pipeline.google.objects if "pipeline-requests" in key[1]]

@@ -49,7 +49,7 @@ def readable(settings: Settings) -> Sequence[Repository]:
 
 def lacking(settings: Settings, google: Client) -> Iterator[Problem]:
     """Yield the repositories of pods' images that aren't there: grants on them come after the pools."""
-    from infra.layers.storage.images import absent  # here, so that no program waits for Google's libraries
+    from infra.google.repositories import absent  # here, so that no program waits for Google's libraries
 
     desired = settings[QueueSettings]
     images = {"image": desired.image, "kueueImage": desired.kueue_image, "jobsetImage": desired.jobset_image}

@@ -11,6 +11,7 @@ from urllib.parse import quote
 from google_facts import registries
 from infra.core.layer import up_command
 from infra.errors import Problem
+from infra.google import repositories
 from infra.google.client import Client, RequestError
 from infra.google.failures import Kind
 from infra.google.role import BASIC, holders
@@ -19,12 +20,10 @@ from infra.layers.storage.settings import StorageSettings
 from infra.settings.images import undeclared
 from infra.settings.schema import Settings
 
-_API = "https://artifactregistry.googleapis.com/v1"
 _READ_BY = (
     *(f"roles/artifactregistry.{name}" for name in ("reader", "writer", "repoAdmin", "admin")),
     *BASIC,
 )
-_UNKNOWN = (Kind.PERMISSION, Kind.API_OFF)
 
 
 def problems(google: Client, settings: Settings, image: str, path: str) -> Iterator[Problem]:
@@ -38,7 +37,7 @@ def problems(google: Client, settings: Settings, image: str, path: str) -> Itera
     name = image.partition("@")[0].removeprefix(f"{place.host_path}/").partition(":")[0]
     digest = image.partition("@")[2]
     try:
-        google.json("GET", f"{_API}/{place.full_name}/dockerImages/{quote(name, '')}@{digest}")
+        google.json("GET", f"{repositories.API}/{place.full_name}/dockerImages/{quote(name, '')}@{digest}")
     except RequestError as error:
         if error.failure.kind is Kind.MISSING:
             fix = (
@@ -46,7 +45,7 @@ def problems(google: Client, settings: Settings, image: str, path: str) -> Itera
             )
             yield Problem(path, f'"{image}"', "Artifact Registry has no such image", fix)
             return
-        if error.failure.kind not in _UNKNOWN:
+        if error.failure.kind not in repositories.UNKNOWN:
             raise
     yield from refused(google, settings, place, path)
 
@@ -58,11 +57,11 @@ def refused(google: Client, settings: Settings, place: registries.Repository, pa
     """
     member, value = hosts(settings).member, f'"{place.host_path}"'
     try:
-        policy = google.json("GET", f"{_API}/{place.full_name}:getIamPolicy")
+        policy = google.json("GET", f"{repositories.API}/{place.full_name}:getIamPolicy")
     except RequestError as error:
         if error.failure.kind is Kind.MISSING:
-            yield _no_repository(place, path)
-        elif error.failure.kind in _UNKNOWN:
+            yield repositories.none_at(place, path)
+        elif error.failure.kind in repositories.UNKNOWN:
             known, up = settings[StorageSettings].repositories, up_command("storage", settings.environment)
             yield from undeclared(path, f"{place.host_path}/…", settings.project, known, up)
         else:
@@ -71,28 +70,6 @@ def refused(google: Client, settings: Settings, place: registries.Repository, pa
     if holders(policy, _READ_BY).isdisjoint({member, "allUsers", "allAuthenticatedUsers"}):
         rule = f"must be readable by {member}, and isn't"
         yield Problem(path, value, rule, _declared(settings, place))
-
-
-def absent(google: Client, image: str, path: str) -> Iterator[Problem]:
-    """Yield the problem of an image whose repository isn't there; none where the login may not look it up.
-
-    Raises RequestError: the API doesn't answer.
-    """
-    if (place := registries.repository(image)) is None:
-        return
-    try:
-        google.json("GET", f"{_API}/{place.full_name}")
-    except RequestError as error:
-        if error.failure.kind is Kind.MISSING:
-            yield _no_repository(place, path)
-        elif error.failure.kind not in _UNKNOWN:
-            raise
-
-
-def _no_repository(place: registries.Repository, path: str) -> Problem:
-    where = f"--location={place.location} --project={place.project}"
-    fix = f"gcloud artifacts repositories create {place.name} --repository-format=docker {where}"
-    return Problem(path, f'"{place.host_path}"', "there is no such repository", fix)
 
 
 def _declared(settings: Settings, place: registries.Repository) -> str:

@@ -345,7 +345,7 @@ def test_an_environment_outside_of_dev_has_a_budget(
     assert [finding.mandatory(checked) for finding in findings(RULES, [stack], checked)] == (
         [environment == "prod"] * refused
     )
-    assert all("monitoring:budgetPerMonth: nothing: PL22: outside of dev" in item for item in result)
+    assert all("monitoring:budgetPerMonth: nothing: PL22: an environment other" in item for item in result)
 
 
 def test_a_program_is_refused_for_its_stack_before_it_declares_anything(

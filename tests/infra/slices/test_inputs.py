@@ -90,6 +90,6 @@ def test_a_plan_is_refused_with_what_uploads_it(
     monkeypatch.setattr(inputs, "of", lambda created: [("tpu:slices, train", RUN)] if [*created] else [])
     assert main(["plan", "dev"]) == status
     error = capfd.readouterr().err
-    told = f"tpu:slices, train = observe.eval_path {BUCKET}/data/held-out: nothing is there"
-    assert (told in error) == (status == 2)
+    problem = f"tpu:slices, train = observe.eval_path {BUCKET}/data/held-out: nothing is there"
+    assert (problem in error) == (status == 2)
     assert ("fix: tpu data put dev FOLDER uploads it" in error) == (status == 2)
