@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.limits import HANG_S, until
-from workload.errors import ConfigError
+from workload.errors import ConfigError, HopelessError, OutageError, TakenError
 from workload.train import config
 from workload.train.config import ObserveConfig
 from workload.train.uploader import Uploader
@@ -23,17 +23,13 @@ def _log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     log.touch()
     program.write_text(
         f"""#!{sys.executable}
-import os, signal, sys, time
-def end(*_):
-    time.sleep(float(os.environ.get("TAKES", "0")))
-    print("ended", file=open({str(log)!r}, "a"))
-    sys.exit()
+import os, sys, time
 print(*sys.argv[1:], file=open({str(log)!r}, "a"))
-time.sleep(float(os.environ.get("IMPORTS", "0")))
-signal.signal(signal.SIGTERM, end)
-signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
-while True:
-    time.sleep(0.05)
+sys.stdin.read()
+time.sleep(float(os.environ.get("TAKES", "0")))
+if "KILLED" in os.environ:
+    os.kill(os.getpid(), 9)
+print("ended", file=open({str(log)!r}, "a"))
 """
     )
     program.chmod(0o755)
@@ -62,6 +58,8 @@ def test_it_uploads_the_run_and_has_uploaded_the_last_points_when_training_ends(
     [
         ({"WANDB_API_KEY": "secret"}, False, ""),
         ({"WANDB_API_KEY": "secret", "WANDB_MODE": "offline"}, True, "$WANDB_MODE is offline"),
+        ({"WANDB_API_KEY": "secret", "WANDB_MODE": "dryrun"}, True, "$WANDB_MODE is dryrun"),
+        ({"WANDB_API_KEY": "secret", "WANDB_MODE": "online"}, False, ""),
         ({}, True, "there is no $WANDB_API_KEY"),
         ({"WANDB_API_KEY": ""}, True, "there is no $WANDB_API_KEY"),
     ],
@@ -83,20 +81,33 @@ def test_with_a_key_of_wandb_the_run_is_sent_else_its_file_is_kept(
     assert capsys.readouterr().out.splitlines() == (message if offline else [])
 
 
+def test_with_wandb_disabled_there_is_no_view_of_it(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    environment = {"WANDB_API_KEY": "secret", "WANDB_MODE": "disabled"}
+    with Uploader("gs://b/runs/tiny", ObserveConfig(wandb="vision"), HANG_S, environment):
+        pass
+    assert not log.read_text()
+    assert capsys.readouterr().out == "curves: $WANDB_MODE is disabled: nothing is sent to W&B\n"
+
+
 def test_each_view_has_a_process(log: Path) -> None:
     with Uploader("gs://b/runs/tiny", ObserveConfig(tensorboard=BOARD, wandb="vision"), HANG_S, {}):
         until(lambda: len(log.read_text().splitlines()) == 2)
     assert log.read_text().splitlines()[2:] == ["ended", "ended"]
 
 
-def test_a_run_that_ends_before_the_process_is_up_has_its_points_uploaded(
-    log: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("IMPORTS", "0.5")
+def test_the_trainer_keeps_its_own_signals(log: Path) -> None:
     with Uploader("gs://b/runs/tiny", ObserveConfig(tensorboard=BOARD), HANG_S):
         started(log)
-    assert log.read_text().splitlines()[1:] == ["ended"]
-    assert signal.SIGTERM not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    assert not {signal.SIGTERM, signal.SIGINT} & signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+
+def test_one_that_was_killed_is_reported(
+    log: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("KILLED", "1")
+    with Uploader("gs://b/runs/tiny", ObserveConfig(tensorboard=BOARD), HANG_S):
+        started(log)
+    assert capsys.readouterr().out == "curves: the last points weren't uploaded: signal 9\n"
 
 
 def test_without_a_tensorboard_nothing_is_started(log: Path) -> None:
@@ -124,17 +135,29 @@ def test_one_that_takes_too_long_doesnt_hold_the_trainer_up(
     assert "ended" not in log.read_text()
 
 
-def test_a_trainer_that_fails_doesnt_wait(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("error", "waits"),
+    [
+        (RuntimeError(), False),
+        (OutageError(), False),
+        (TakenError(), False),
+        (HopelessError(), True),
+        (ConfigError("", []), True),
+    ],
+)
+def test_a_trainer_waits_after_a_failure_that_no_start_follows(
+    error: Exception, waits: bool, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(os.environ, "TAKES", "1")
 
     def train() -> None:
         with Uploader("gs://b/runs/tiny", ObserveConfig(tensorboard=BOARD), HANG_S):
             started(log)
-            raise RuntimeError
+            raise error
 
-    with pytest.raises(RuntimeError):
+    with pytest.raises(type(error)):
         train()
-    assert "ended" not in log.read_text()
+    assert ("ended" in log.read_text()) == waits
 
 
 def test_names_that_vertex_doesnt_have_are_refused_before_anything_starts() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.limits import HANG_S
+from tests.limits import HANG_S, until
 from tests.workload import wandb_server
 from tests.workload.slice import RunFolder, command, train
 from workload.__main__ import main as workload
@@ -24,6 +24,7 @@ from workload.runs.store import FolderStore, open_store
 from workload.runs.vertex_ids import id_of
 from workload.runs.wandb_run import WandbRun, file_of
 from workload.train import launch
+from workload.train.config import ObserveConfig
 from workload.train.preemption import Preemption
 from workload.train.uploader import Uploader
 
@@ -156,6 +157,10 @@ def test_a_run_that_is_continued_stays_one_and_has_each_step_once(server: Path, 
     assert sent(server, run) == [(1, {"loss": 4.0}), (2, {"loss": 3.0}), *last]
     (known,) = {tuple(call[key] for key in ("entity", "project", "id", "resume")) for call in calls(server)}
     assert known == ("team", "vision", id_of(str(run)), "allow")
+    assert (
+        calls(server)[0]["settings"] | {"x_disable_meta": True, "x_save_requirements": False}
+        == (calls(server)[0]["settings"])
+    )
 
 
 @pytest.mark.usefixtures("key")
@@ -231,10 +236,15 @@ def test_without_a_login_the_next_command_is_named(server: Path, tmp_path: Path)
 
 
 @pytest.mark.usefixtures("key")
+@pytest.mark.parametrize("fault", ["init", "log"])
 def test_an_outage_is_reported_once_and_costs_no_step(
-    server: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    fault: str,
+    server: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setenv("WANDB_FAULT", "init")
+    monkeypatch.setenv("WANDB_FAULT", fault)
     begin, attempts = WandbRun.__init__, 0
 
     def begun(*arguments: Any) -> None:
@@ -251,7 +261,7 @@ def test_an_outage_is_reported_once_and_costs_no_step(
     assert main([str(tmp_path / "tiny"), "--wandb", "team/vision", "--every-s", "0.01"]) == 0
     signal.signal(signal.SIGINT, before)
     assert [step for step, _ in sent(server, tmp_path / "tiny")] == [1, 2]
-    assert capsys.readouterr().out.count("init: the service has ended") == 1
+    assert capsys.readouterr().out.count(f"{fault}: the service has ended") == 1
 
 
 @pytest.mark.usefixtures("key", "server")
@@ -300,6 +310,88 @@ def test_a_files_place_that_cant_be_written_is_refused(offline: str, tmp_path: P
     assert [problem.path for problem in caught.value.problems] == ["--offline"]
 
 
+_TRAINER = """import signal, sys
+from workload.train.config import ObserveConfig
+from workload.train.uploader import Uploader
+for number in (signal.SIGTERM, signal.SIGINT):
+    signal.signal(number, lambda *_: None)
+with Uploader(sys.argv[1], ObserveConfig(wandb="team/vision"), float(sys.argv[2]), {}):
+    print("begun", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def trainer(run: Path) -> subprocess.Popen[str]:
+    """A trainer that ends at a line of input, and not by signals; its view has begun."""
+    line = [sys.executable, "-c", _TRAINER, str(run), str(HANG_S)]
+    started = subprocess.Popen(
+        line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT, start_new_session=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join((str(STANDINS), str(ROOT)))},
+    )  # fmt: skip
+    assert started.stdout
+    while started.stdout.readline() != "begun\n":
+        pass
+    return started
+
+
+@pytest.mark.usefixtures("server")
+def test_a_view_whose_trainer_is_killed_while_it_starts_writes_its_file_and_ends(tmp_path: Path) -> None:
+    run, steps = tmp_path / "tiny", [(1, {"loss": 4.0}), (2, {"loss": 3.0})]
+    written(run, 0, *steps)
+    started = trainer(run)
+    started.kill()
+    started.communicate(timeout=HANG_S)  # until its view has ended, too
+    assert rows(FolderStore(run / "wandb").read(file_of(str(run)))) == steps
+
+
+@pytest.mark.usefixtures("server")
+def test_a_view_whose_trainer_was_killed_doesnt_wait_for_wandb_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_FAULT", "hang")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(STANDINS), str(ROOT))))
+    written(tmp_path / "tiny", 0, (1, {"loss": 4.0}))
+    view = [str(tmp_path / "tiny"), "--wandb", "vision", "--offline", str(tmp_path), "--with-parent"]
+    program = f"from workload.runs import curves; curves._ALONE_S = 1; curves.main({view})"
+    done = subprocess.run([sys.executable, "-c", program], stdin=subprocess.DEVNULL, timeout=HANG_S)
+    assert done.returncode == -signal.SIGALRM
+
+
+@pytest.mark.usefixtures("server")
+def test_signals_to_all_processes_of_a_job_cost_no_step_of_the_trainers_end(tmp_path: Path) -> None:
+    run, steps = tmp_path / "tiny", [(1, {"loss": 4.0}), (2, {"loss": 3.0})]
+    written(run, 0, *steps)
+    started = trainer(run)
+    assert started.stdout
+
+    def signalled() -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            os.killpg(started.pid, number)
+
+    signalled()  # while the view starts
+    while "points uploaded" not in (text := started.stdout.readline()) and text:
+        pass
+    signalled()  # while it waits
+    written(run, 2, (3, {"loss": 2.0}))
+    started.communicate("\n", timeout=HANG_S)
+    assert rows(FolderStore(run / "wandb").read(file_of(str(run)))) == [*steps, (3, {"loss": 2.0})]
+
+
+def test_a_view_that_is_killed_leaves_nothing_on_the_disk(
+    server: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, disk = tmp_path / "tiny", tmp_path / "disk"
+    disk.mkdir()
+    written(run, 0, (1, {"loss": 4.0}))
+    monkeypatch.setattr("tempfile.tempdir", str(disk))
+    for name, value in {"TMPDIR": str(disk), "WANDB_FAULT": "hang"}.items():
+        monkeypatch.setenv(name, value)
+    with Uploader(str(run), ObserveConfig(wandb="team/vision"), 0.2, {}):
+        until(lambda: [*disk.glob("wandb-*/wandb/*")])
+    assert not [*disk.iterdir()]
+    assert len(calls(server)) == 1
+
+
 def preempted_at(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
     """Let a notice come during a step."""
     reached, calls = Preemption.reached, 0
@@ -337,6 +429,7 @@ def test_a_run_that_is_preempted_and_resumed_is_one_run_of_wandb(
         assert not (run.path / "wandb").exists()
     else:
         (file,) = run.path.glob("wandb/*/*.wandb")
+        assert b"upload-curves" not in file.read_bytes(), "the command is of this machine"
         result = wandb.synced(file)
     assert [step for step, _ in result] == [1, 2, 3, 4, 5, 6]
     assert [step for step, row in result if "eval_loss" in row] == [2, 4, 6]
@@ -344,6 +437,18 @@ def test_a_run_that_is_preempted_and_resumed_is_one_run_of_wandb(
     assert {step: row["loss"].hex() for step, row in result} == {
         step: loss for step, losses in run.losses().items() for loss in losses
     }
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("training", "server")
+def test_a_run_that_diverges_has_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "Uploader", partial(Uploader, patience_s=HANG_S))
+    overrides = ["observe.wandb=team/vision", "optimizer.learning_rate=1e38"]
+    assert train([*command("diverged", 20, 5, *overrides), "--dir", str(tmp_path)]) == 2
+    run = RunFolder(tmp_path / "runs" / "diverged")
+    (file,) = run.path.glob("wandb/*/*.wandb")
+    steps = [step for step, _ in rows(file.read_bytes())]
+    assert steps == list(range(1, run.json("status.json")["step"] + 1)) != []
 
 
 @pytest.mark.slow

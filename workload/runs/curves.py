@@ -5,11 +5,11 @@ overwrites existing steps.
 """
 
 import argparse
-import os
 import re
+import select
 import signal
+import sys
 import threading
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from workload.runs.vertex_ids import ID, IS_ID, IS_TENSORBOARD, TENSORBOARD, id_
 from workload.runs.wandb_run import IS_PROJECT, PROJECT, WandbRun
 
 _LONGEST_S = 86400.0  # between two uploads
+_ALONE_S = 600  # for the last points after a trainer that was killed; one that ends in order kills it earlier
 _RUN_URL = re.compile(r"gs://[^/]+/.*[^/]/*|(?!gs:/).*[^/]/*")
 _EXAMPLES = """  workload upload-curves gs://my-project-checkpoints/runs/tiny --once \\
     --to projects/my-project/locations/us-east5/tensorboards/1
@@ -51,32 +52,32 @@ def upload(metrics: Metrics, board: Board | WandbRun) -> int:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Upload every minute until SIGTERM or Ctrl-C; return 0 after the last points.
+    """Upload every minute until the end, by signal or of the parent; return 0 after the last points.
 
     Raises:
         BoardError, StoreError: the last points couldn't be read or written. Earlier failures are
             printed, and all points uploaded again.
     """
     options = _options(arguments)
-    url, parent = options.run.rstrip("/"), os.getppid()
+    url = options.run.rstrip("/")
     store = open_store(url)
     metrics, board, trouble = Metrics(store), None, ""
     if options.once and not metrics.exist():
         fix = "name the folder of a run that trained, e.g. gs://BUCKET/runs/RUN"
         raise RunError(f"{url}/{FOLDER}: no metrics\n    fix: {fix}")
     ending = threading.Event()
-    if not options.once:
+    if not options.once and not options.with_parent:
         _end_at_signals(ending)
 
-    def wait() -> None:
-        until = time.monotonic() + options.every_s
-        while not ending.is_set() and time.monotonic() < until:
-            ending.wait(min(1.0, options.every_s))
-            if options.with_parent and os.getppid() != parent:
-                ending.set()
+    def ended(within_s: float) -> bool:
+        if options.with_parent:  # closed however it ends, and before this process looks for the first time
+            return bool(select.select([sys.stdin], [], [], within_s)[0])
+        return ending.wait(within_s)
 
     while True:
-        last = options.once or ending.is_set()
+        last = options.once or ended(0.0)
+        if last and options.with_parent:
+            signal.alarm(_ALONE_S)
         try:
             if board is None:
                 board = _board(options, url)
@@ -94,7 +95,7 @@ def main(arguments: Sequence[str]) -> int:
             if isinstance(board, WandbRun):
                 board.close(whole=not _continues(store))
             return 0
-        wait()
+        ended(options.every_s)
 
 
 def _board(options: argparse.Namespace, url: str) -> Board | WandbRun:
@@ -123,7 +124,6 @@ def _end_at_signals(ending: threading.Event) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])  # the trainer starts this with it blocked
 
 
 def _options(arguments: Sequence[str]) -> argparse.Namespace:
@@ -141,7 +141,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     text = "group of runs that are shown together (default: the run's name)"
     options.add_argument("--experiment", default="", metavar="NAME", help=text)
     options.add_argument("--once", action="store_true", help="upload all points, then end")
-    text = "end with the process that started this one"
+    text = "end with the process that started this one, which holds a pipe to it; no signal counts"
     options.add_argument("--with-parent", action="store_true", help=text)
     options.add_argument("--every-s", type=float, default=60.0, metavar="SECONDS", help="(default: 60)")
     given = options.parse_args(list(arguments))

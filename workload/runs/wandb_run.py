@@ -4,10 +4,12 @@ Needs the package `wandb`, which isn't locked: it is a person's, or of the requi
 https://docs.wandb.ai/ref/python/init
 """
 
+import os
 import re
+import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -54,9 +56,12 @@ class WandbRun:
         self.name = f"W&B {project}, {url.rpartition('/')[2]}{f', a file in {folder}' if folder else ''}"
         self._rows: dict[int, dict[str, float]] = {}
         self._teardown = teardown
-        self._scratch = tempfile.TemporaryDirectory(prefix="wandb-", ignore_cleanup_errors=True)
+        self._scratch = tempfile.TemporaryDirectory(prefix=_prefix(os.getpid()), ignore_cleanup_errors=True)
         entity, _, name = project.rpartition("/")
         quiet = {"console": "off", "silent": True, "disable_git": True, "save_code": False}
+        own = {"x_disable_stats": True, "x_disable_meta": True, "x_save_requirements": False}
+        with suppress(Exception):
+            teardown()  # after an outage: else `init` ends the run before, whose service may be gone
         try:
             self._run = init(
                 entity=entity or None,
@@ -67,8 +72,8 @@ class WandbRun:
                 reinit="finish_previous",
                 mode="offline" if folder else "online",
                 dir=self._scratch.name,
-                # Figures of this machine and of this process aren't the run's.
-                settings=Settings(**quiet, x_disable_stats=True),
+                # This machine and this process, with its command line and packages, aren't the run's.
+                settings=Settings(**quiet, **own),
             )
             self._next: int = self._run.step
         except Exception as error:
@@ -120,6 +125,16 @@ class WandbRun:
             fix = "repeat the command: it continues with the rows that are missing"
             text = f"{self.name}: can't be {verb}: {type(error).__name__}: {error}"
             raise BoardError(f"{text}\n    fix: {fix}") from error
+
+
+def clear(process: int) -> None:
+    """Delete what a process that was killed left on this machine's disk."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_prefix(process)}*"):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _prefix(process: int) -> str:
+    return f"wandb-{process}-"
 
 
 def again(url: str, project: str) -> str:

@@ -26,7 +26,7 @@ from workload.train.durable import DurableCopies
 from workload.train.loop import Run, open_dataset, open_held_out
 from workload.train.preemption import taken, watch_metadata
 from workload.train.record import compare_workers
-from workload.train.uploader import Uploader, require_packages
+from workload.train.uploader import Uploader, hopeless, require_packages
 
 # Of sysexits.h, EX_TEMPFAIL and EX_UNAVAILABLE: failures to systemd, which restarts the job. A JobSet
 # restarts for these alone, and for no failure of the job's own (infra/layers/queue/jobs/jobset.py); a job of
@@ -88,19 +88,25 @@ def launch(
         kept = config.checkpoint
         durable = DurableCopies(store, steps, kept.durable_every_h, kept.keep, kept.keep_best)
         with Uploader(url, config.observe) if cluster.leader else nullcontext():
-            outcome = Run(
-                config,
-                cluster,
-                dataset,
-                store,
-                lease,
-                step_log,
-                goodput,
-                heartbeat,
-                durable,
-                held_out,
-                extend,
-            ).go()
+            try:
+                outcome = Run(
+                    config,
+                    cluster,
+                    dataset,
+                    store,
+                    lease,
+                    step_log,
+                    goodput,
+                    heartbeat,
+                    durable,
+                    held_out,
+                    extend,
+                ).go()
+            except WorkloadError as error:
+                if hopeless(error):  # the last upload needs what is recorded, and the run's state
+                    _record_failure(step_log, goodput, error)
+                    step_log = None
+                raise
 
             def end() -> None:
                 if step_log:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Self
 
-from workload.errors import ConfigError, Problem
+from workload.errors import ConfigError, Problem, TakenError, WorkloadError
 from workload.runs import wandb_run
 from workload.train.config import ObserveConfig
 
@@ -25,6 +25,11 @@ def require_packages(observe: ObserveConfig) -> None:
         rule = "needs the package wandb, which isn't installed here"
         fix = "for hosts, a line `wandb` in the requirements.txt of your code; here, pip install wandb"
         raise ConfigError("workload train", [Problem("observe.wandb", f'"{observe.wandb}"', rule, fix)])
+
+
+def hopeless(error: BaseException) -> bool:
+    """Return True if no start of this run follows `error`, so that none uploads what this one doesn't."""
+    return isinstance(error, WorkloadError) and error.exit_code == 2 and not isinstance(error, TakenError)
 
 
 class Uploader:
@@ -49,10 +54,11 @@ class Uploader:
         self._processes: list[subprocess.Popen[bytes]] = []
         for view in _views(url, observe, environment):
             line = [sys.executable, "-m", "workload", "upload-curves", url, *view, "--with-parent"]
-            # It unblocks the signal once it has its handler: a short run ends before.
-            before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+            # It ends with the pipe, not by what a terminal or Slurm signals to all processes of a job: for it
+            # and for W&B's service, which it starts, the signals stay blocked.
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, signal.SIGINT])
             try:
-                self._processes.append(subprocess.Popen(line))
+                self._processes.append(subprocess.Popen(line, stdin=subprocess.PIPE))
             except OSError as error:
                 print(f"curves: not uploaded: {error.strerror}", flush=True)
             finally:
@@ -65,16 +71,22 @@ class Uploader:
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
         for process in self._processes:
-            process.terminate()
-        if error:  # report it without waiting for the processes
+            assert process.stdin
+            process.stdin.close()
+        if error and not hopeless(error):  # the next start uploads the rest, and is waited for
             return
         until_s = time.monotonic() + self._patience_s
         for process in self._processes:
             try:
-                process.wait(max(0.0, until_s - time.monotonic()))
+                status = process.wait(max(0.0, until_s - time.monotonic()))
             except subprocess.TimeoutExpired:
                 process.kill()
+                process.wait()
+                wandb_run.clear(process.pid)
                 print(f"curves: the last points weren't uploaded within {self._patience_s:g} s", flush=True)
+            else:
+                if status < 0:  # it reports failures of its own
+                    print(f"curves: the last points weren't uploaded: signal {-status}", flush=True)
 
 
 def _views(url: str, observe: ObserveConfig, environment: Mapping[str, str]) -> Iterator[list[str]]:
@@ -84,12 +96,15 @@ def _views(url: str, observe: ObserveConfig, environment: Mapping[str, str]) -> 
         yield ["--to", observe.tensorboard, *experiment]
     if not observe.wandb:
         return
-    view = ["--wandb", observe.wandb]
-    offline = environment.get("WANDB_MODE") == "offline"
+    view, mode = ["--wandb", observe.wandb], environment.get("WANDB_MODE")
+    if mode == "disabled":
+        print("curves: $WANDB_MODE is disabled: nothing is sent to W&B", flush=True)
+        return
+    offline = mode in ("offline", "dryrun")
     if environment.get("WANDB_API_KEY") and not offline:
         yield view
         return
-    reason = "$WANDB_MODE is offline" if offline else "there is no $WANDB_API_KEY"
+    reason = f"$WANDB_MODE is {mode}" if offline else "there is no $WANDB_API_KEY"
     print(
         f"curves: {reason}: nothing is sent to W&B; this start's end writes its file into {url}/wandb\n"
         f"    later: {wandb_run.again(url, observe.wandb)}",

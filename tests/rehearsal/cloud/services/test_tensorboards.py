@@ -195,6 +195,21 @@ def test_a_url_that_is_no_runs_is_refused(run: str) -> None:
     assert [problem.path for problem in caught.value.problems] == ["RUN_URL", "--every-s"]
 
 
+@pytest.mark.parametrize(
+    ("line", "option"),
+    [
+        ([], "--to, --wandb"),
+        (["--to", f"{L}/tensorboards/1", "--wandb", "p"], "--to, --wandb"),
+        (["--offline", "f"], "--offline"),
+        (["--offline", "f", "--to", f"{L}/tensorboards/1"], "--offline"),
+    ],
+)
+def test_a_view_is_named_once(line: list[str], option: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        main(["runs/tiny", *line])
+    assert [problem.path for problem in caught.value.problems] == [option]
+
+
 @pytest.mark.parametrize("folder", ["none", "tiny/progress"])
 def test_nothing_is_made_at_vertex_for_a_folder_without_curves(
     services: Services, board: str, tmp_path: Path, folder: str
@@ -278,15 +293,21 @@ def test_what_came_before_the_end_is_uploaded_and_trouble_on_the_way_costs_nothi
     whole = cut(folder, 1)
     line = [str(folder), "--to", f"{L}/tensorboards/1", "--every-s", "0.01", "--experiment", experiment]
 
+    pipe, parent = os.pipe()
+    alarms: list[int] = []
+    monkeypatch.setattr(signal, "alarm", alarms.append)
+    monkeypatch.setattr("sys.stdin", os.fdopen(pipe))
+
     def end() -> None:
         (folder / "progress" / "0000-1.jsonl").write_bytes(whole)
         if ended_by == "parent":
-            monkeypatch.setattr(os, "getppid", lambda: 1)
+            os.close(parent)
         else:
             signal.raise_signal(getattr(signal, ended_by))
 
     monkeypatch.setattr(flaky, "after_the_first_points", staticmethod(end))
     assert main([*line, "--with-parent"] if ended_by == "parent" else line) == 0
+    assert alarms == ([600] if ended_by == "parent" else [])
     assert flaky.written == [{"loss": [1]}, {"loss": [2]}]
     opened = [f"{L}/tensorboards/1 {experiment} tiny", "curves: uploading to board"]
     uploaded = ["curves: 1 points uploaded"] * 2

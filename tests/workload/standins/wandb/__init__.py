@@ -25,6 +25,8 @@ def init(**given):
     with (server / "calls.jsonl").open("a") as calls:
         calls.write(json.dumps(given) + "\n")
     _fail("init")
+    if _broken:
+        raise BrokenPipeError("the run before can't be ended: the service has ended")
     if given["mode"] == "online":
         if not os.environ.get("WANDB_API_KEY"):
             raise UsageError("api_key not configured (no-tty). call wandb.login(key=[your_api_key])")
@@ -65,14 +67,19 @@ class _Run:
 
 
 _finished: list[_Run] = []
+_broken: list[str] = []
 
 
 def teardown():
-    """Wait for the service, which writes what it has."""
+    """Wait for the service, which writes what it has; the next run has a new one."""
+    _broken.clear()
     while _finished:
         _finished.pop()._commit()
 
 
 def _fail(call):
+    if call == "finish" and os.environ.get("WANDB_FAULT") == "hang":
+        time.sleep(3600)
     if os.environ.get("WANDB_FAULT") == call:
+        _broken.extend([call] if call == "log" else [])
         raise BrokenPipeError(f"{call}: the service has ended")
