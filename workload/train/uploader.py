@@ -54,8 +54,8 @@ class Uploader:
         self._processes: list[subprocess.Popen[bytes]] = []
         for view in _views(url, observe, environment):
             line = [sys.executable, "-m", "workload", "upload-curves", url, *view, "--with-parent"]
-            # It ends with the pipe, not by what a terminal or Slurm signals to all processes of a job: for it
-            # and for W&B's service, which it starts, the signals stay blocked.
+            # It ends with the pipe, not by what a terminal or Slurm signals to all processes of a job: its
+            # signals stay blocked. Not those of W&B's service, which it starts: SIGTERM ends that.
             before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, signal.SIGINT])
             try:
                 self._processes.append(subprocess.Popen(line, stdin=subprocess.PIPE))
