@@ -32,10 +32,11 @@ def refuse_config(program: Sequence[str], folder: Path | None = None) -> None:
         raise InputError(listed("the command", problems))
     if not (training := commands.training(run)):
         return
-    own = folder and folder / training.config
-    if (own and own.is_file()) or training.config in commands.PACKAGED["train"]:
+    path = folder / training.config if folder else None
+    own = str(path) if path and path.is_file() else ""
+    if own or training.config in commands.PACKAGED["train"]:
         try:
-            load(str(own) if own and own.is_file() else training.config, training.changes)
+            load(own or training.config, training.changes)
         except ConfigError as error:
             raise InputError(str(error)) from None
 

@@ -47,7 +47,7 @@ from infra.layers.storage.settings import StorageSettings
 from infra.prices import run as run_price
 from infra.prices.row import dollars
 from infra.prices.run import RunPrice
-from infra.publish.code import pack
+from infra.publish.code import read as read_code
 from infra.publish.environment import Target
 from infra.publish.publishing import LOCKS, default_lock, publish
 from infra.settings import rules
@@ -134,7 +134,7 @@ def run(
         predicted = _predicted(supervisor, hours)
         run_price.within_limit(predicted, settings[FleetSettings].dollars_per_run, "fleet:dollarsPerRun")
         if program.folder:
-            pack(program.folder, str(path), Path(work) / "code.tar.gz", "tpu run")
+            read_code(program.folder, str(path), "tpu run")
 
         def settle(bundle: str = "") -> None:
             supervisor.require_free(replace, bundle)

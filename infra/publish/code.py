@@ -12,7 +12,7 @@ from infra.publish.archive import write
 from infra.publish.errors import OwnFilesError
 from infra.settings import commands
 
-__all__ = ["MAX_BYTES", "pack", "require"]
+__all__ = ["MAX_BYTES", "pack", "read", "require"]
 
 MAX_BYTES = 100 << 20
 """Limit: every host of every slice downloads it at every new boot."""
@@ -24,7 +24,13 @@ _MIB = 1 << 20
 
 
 def pack(folder: Path, shown: str, archive: Path, key: str = "tpu:code") -> Path:
-    """Write `folder` to `archive` (tar.gz), the same bytes for the same files, modes and links.
+    """Write what `read` returns to `archive` (tar.gz), the same bytes for the same files, modes and links."""
+    write(archive, *read(folder, shown, key))
+    return archive
+
+
+def read(folder: Path, shown: str, key: str) -> tuple[dict[str, bytes], dict[str, str], set[str]]:
+    """Return the files of `folder` and its links by name, and the names of what is executable.
 
     Version control, caches, compiled Python and virtual environments are left out. Raises `OwnFilesError`,
     which names setting `key` and folder `shown`, where it isn't there, is too large, or holds what no host
@@ -57,8 +63,7 @@ def pack(folder: Path, shown: str, archive: Path, key: str = "tpu:code") -> Path
             f"{key}: {error.filename}: {error.strerror}: you must be able to read it"
         ) from error
     executable = {name for name, path in files.items() if path.stat().st_mode & stat.S_IXUSR}
-    write(archive, members, links, executable)
-    return archive
+    return members, links, executable
 
 
 def require(runs: Mapping[str, str], folder: Path, shown: str) -> None:

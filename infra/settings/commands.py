@@ -140,14 +140,14 @@ def elsewhere(path: str, run: str, bucket: str) -> Iterator[Problem]:
     """Yield folders of `run`, the setting at `path`, that hosts read from `bucket` alone, in another one."""
     words = split(run)
     changes = [word.removeprefix("--set=") for word in words] if words and words[0] in PACKAGED else []
-    for key, place in places(changes):
+    for key, place in _places(changes):
         match = _BUCKET.fullmatch(place)
         if match and match[1] != bucket:
             rule = f"hosts read {key} from gs://{bucket} or a disk, not from gs://{match[1]}"
             yield Problem(path, f'"{run}"', rule, f"gcloud storage cp -r {place} gs://{bucket}/data")
 
 
-def places(changes: Sequence[str]) -> Iterator[tuple[str, str]]:
+def _places(changes: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield the keys among `changes` that name folders, not runs, with their values."""
     for key, _, text in (change.partition("=") for change in changes):
         if key.strip() in PLACES and not (place := str(_value(text.strip()))).startswith("run:"):
@@ -208,7 +208,7 @@ def _parsed(
     for change in values["--set"]:
         _refuse_unknown(program, change)
     options_given = [(option, value) for option in ("--dir", "--stream") for value in values.get(option, ())]
-    for key, place in (*places(values["--set"]), *options_given):
+    for key, place in (*_places(values["--set"]), *options_given):
         if SCHEME.match(place) and not _BUCKET.fullmatch(place):
             raise ValueError(f"{key} is a folder, or gs://BUCKET/FOLDER, not {place}")
     return configs[0], name, values

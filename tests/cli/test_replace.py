@@ -24,6 +24,14 @@ from tests.limits import HANG_S
 from tests.virtual_time import replace_time
 
 
+@pytest.fixture(name="detached")
+def _detached(script: Path, published: Published, world: Cloud) -> list[str]:
+    """Command line that has started the program `own` on a v6e-16."""
+    line = ["dev", str(script), "--slice", "v6e-16", "--name", "own", "--yes", "--detach"]
+    assert call(run.run, line) == 0
+    return line
+
+
 def _line(line: str, bundle: int) -> tuple[str]:
     return (line.replace("BUNDLE", f"{bundle:064x}"),)
 
@@ -66,30 +74,28 @@ def test_a_host_installs_nothing_before_its_metadata_name_the_bundle(
 
 
 def test_a_second_program_of_a_name_is_told_whose_it_is_and_takes_over_only_by_replace(
-    script: Path, published: Published, world: Cloud, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    capsys: pytest.CaptureFixture[str], detached: list[str], published: Published, world: Cloud,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """Breaker: two people's train.py of one name."""
-    line = ["dev", str(script), "--slice", "v6e-16", "--name", "own", "--yes", "--detach"]
-    assert call(run.run, line) == 0
     world.login = {"who": "bob@example.com", "from": "bob@desk"}
     before = dict(world.objects)
     message = r"its owner is ann@example.com \(ann@laptop\), it runs `python train.py`"
     with pytest.raises(CommandError.__base__, match=message):
-        call(run.run, [*line, "--", "--lr", "1"])
+        call(run.run, [*detached, "--", "--lr", "1"])
     assert len(published.targets) == 1, "before another bundle is made"
     with pytest.raises(CommandError.__base__, match="bundle 00000000; this one isn't its owner's"):
-        call(run.run, line)
+        call(run.run, detached)
     assert world.objects == before
     assert published.uploaded == [f"{1:064x}"], "a changed script is refused before its upload"
     assert capsys.readouterr().out.count("$22.45 an hour") == 2, "and before its price: one was run, detached"
     with pytest.raises(CommandError.__base__, match="this one isn't its owner's"):
-        call(run.run, [word for word in line if word != "--yes"])
+        call(run.run, [word for word in detached if word != "--yes"])
     commands: list[tuple[str, ...]] = []
     monkeypatch.setattr(run.hosts, "execute", lambda _, __, words: commands.append(tuple(words)) or 0)
     monkeypatch.setattr(run.hosts, "restart", lambda *_: commands.append(("restart",)) or 0)
     capsys.readouterr()
-    assert call(run.run, [*line, "--replace"]) == 0
+    assert call(run.run, [*detached, "--replace"]) == 0
     output = capsys.readouterr().out
     assert "present   own is a fleet already: its owner is ann@example.com" in output
     assert re.search(r"own: restarted on 4 workers after \d+\.\d s\n", output)
@@ -100,10 +106,8 @@ def test_a_second_program_of_a_name_is_told_whose_it_is_and_takes_over_only_by_r
 
 @pytest.mark.parametrize("refused", [[], [Kind.TRANSIENT]])
 def test_hosts_install_once_google_lists_the_update_of_their_metadata(
-    refused: list[Kind], script: Path, published: Published, world: Cloud, monkeypatch: pytest.MonkeyPatch
+    refused: list[Kind], detached: list[str], world: Cloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    line = ["dev", str(script), "--slice", "v6e-16", "--name", "own", "--yes", "--detach"]
-    assert call(run.run, line) == 0
     before, shown = world.labels[NODE]["spec"], []
     world.update_looks, world.refused = 5, [Failure(kind, "not now") for kind in refused]
     monkeypatch.setattr(run.hosts, "execute", lambda *_: shown.append(world.labels[NODE]["spec"]) or 0)
@@ -114,41 +118,37 @@ def test_hosts_install_once_google_lists_the_update_of_their_metadata(
         world.at_s += 10 * seconds
 
     replace_time(monkeypatch, "sleep", pause)
-    assert call(run.run, [*line, "--replace"]) == 0
+    assert call(run.run, [*detached, "--replace"]) == 0
     assert len(shown) == 1
     assert shown[0] != before, "an installation by the earlier metadata restarts the earlier code"
     assert world.updated == [NODE] * (1 + len(refused)), "a refused update is sent again"
 
 
 def test_hosts_are_left_alone_if_their_metadata_cant_be_updated(
-    script: Path, published: Published, world: Cloud, monkeypatch: pytest.MonkeyPatch
+    detached: list[str], world: Cloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    line = ["dev", str(script), "--slice", "v6e-16", "--name", "own", "--yes", "--detach"]
-    assert call(run.run, line) == 0
     commands: list[str] = []
     monkeypatch.setattr(run.hosts, "execute", lambda *_: commands.append("install") or 0)
     monkeypatch.setattr(run.hosts, "restart", lambda *_: commands.append("restart") or 0)
     world.refused = [Failure(Kind.PERMISSION, "tpu.nodes.update")]
     with pytest.raises(CommandError, match=r"own: its hosts get no new metadata: .*tpu.nodes.update"):
-        call(run.run, [*line, "--replace"])
+        call(run.run, [*detached, "--replace"])
     assert (world.updated, commands) == ([NODE], [])
     assert fleet(["create", "dev", "--slice", "own", "--yes"]) == 0
-    assert call(run.run, [*line, "--replace"]) == 0
+    assert call(run.run, [*detached, "--replace"]) == 0
     assert commands == ["install", "restart"]
 
 
 @pytest.mark.parametrize("more", [["--", "--lr", "1"], ["--env", "A=1"], []])
 def test_hosts_run_their_startup_script_again_for_another_command_or_setting(
-    more: list[str], script: Path, published: Published, world: Cloud, monkeypatch: pytest.MonkeyPatch
+    more: list[str], detached: list[str], world: Cloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    line = ["dev", str(script), "--slice", "v6e-16", "--name", "own", "--yes", "--detach"]
-    assert call(run.run, line) == 0
     commands: list[tuple[str, ...]] = []
     monkeypatch.setattr(run.hosts, "execute", lambda _, __, words: commands.append(tuple(words)) or 0)
     monkeypatch.setattr(run.hosts, "restart", lambda *_: commands.append(("restart",)) or 0)
     if not more:
         world.labels[NODE] = {**world.labels[NODE], "spec": "of-a-setting"}
-    assert call(run.run, [*line, "--replace", *more]) == 0
+    assert call(run.run, [*detached, "--replace", *more]) == 0
     assert commands == [_line(run._INSTALL, 2), ("restart",)]
 
 
@@ -215,10 +215,8 @@ def test_a_node_that_was_being_created_for_an_earlier_program_gets_the_new_one_o
 
 
 def test_a_replacement_waits_for_a_zone_that_doesnt_answer_at_first(
-    script: Path, published: Published, world: Cloud, monkeypatch: pytest.MonkeyPatch
+    detached: list[str], world: Cloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    line = ["dev", str(script), "--slice", "v6e-16", "--name", "own", "--yes", "--detach"]
-    assert call(run.run, line) == 0
     commands: list[str] = []
     monkeypatch.setattr(run.hosts, "execute", lambda *_: commands.append("install") or 0)
     world.silent, pauses, sleep = {"us-east5-a"}, itertools.count(), time.sleep
@@ -233,7 +231,7 @@ def test_a_replacement_waits_for_a_zone_that_doesnt_answer_at_first(
             world.silent.clear()
 
     replace_time(monkeypatch, "sleep", pause)
-    assert call(run.run, [*line, "--replace"]) == 0
+    assert call(run.run, [*detached, "--replace"]) == 0
     assert next(pauses) > 3
     assert commands == ["install"]
     assert settled()
