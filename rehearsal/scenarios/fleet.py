@@ -20,7 +20,7 @@ def extract(name: str, stream: str = STREAMS) -> str:
     """Return the command of an extraction from the small model."""
     return (
         f"extract qwen2.5-0.5b.toml --name {name} --stream {stream} --set model.weights=run:model@10 "
-        "--set extract.batch_tokens=1024 --set extract.shard_bytes=100000"
+        "--set extract.batch_tokens=1024 --set extract.shard_bytes=50000"
     )
 
 
@@ -81,10 +81,10 @@ SCENARIO = Scenario(
         step.up("tpu"),
         step.fleet("create"),
         step.start("monitor", "tpu fleet monitor dev --monitor-interval 5 --port 8899"),
-        # Each write of everybody takes a second from here on, so that what happens finds streams half done.
+        # All writes take seconds from here on, so that faults find streams half done on a fast machine, too.
         step.fault(
             "Cloud Storage is slow",
-            what={"delay_s": 1.0},
+            what={"delay_s": 3.0},
             match={"method": "storage.objects.insert"},
             times=None,
         ),

@@ -1,26 +1,31 @@
 """Two teams on a Slurm cluster with accounting: ten jobs of two users, whose limits hold, and what they used.
 
 Real slurmdbd and MariaDB on the controller, whose database is on the disk that outlives it. A job reads a
-secret of Secret Manager.
+secret of Secret Manager. A static slice is up without a job, is maintained by Google under one that resumes,
+and has a queue in which a QOS is first and the team that used less is second.
 """
 
 from rehearsal.scenario import steps as step
-from rehearsal.scenario.parts import LOGIN, READS_SECRET, SECRET, SECRET_SHA256, SLURM, SLURM_UP, ZONE
+from rehearsal.scenario.parts import LOGIN, READS_SECRET, SECRET, SECRET_SHA256, SLURM, SLURM_UP, SSH, ZONE
 from rehearsal.scenario.scenario import Scenario
 
-VISION = {"name": "vision", "users": ["engineer"], "maxHosts": 2}
-TEXT = {"name": "text", "users": ["researcher"], "maxJobs": 1}
+VISION = {"name": "vision", "users": ["engineer"], "maxHosts": 2, "qos": ["urgent"]}
+TEXT = {"name": "text", "users": ["researcher"], "maxJobs": 1, "fairshare": 3}
+ALWAYS = "sbatch --parsable --partition=always --output=/dev/null"
 SUBMIT = "sbatch --parsable --output=/dev/null --wrap 'sleep 5'"
+NODESET = {"acceleratorType": "v6e-1", "zone": ZONE}
 SCENARIO = Scenario(
     clock=60,
     settings={
         **SLURM,
         "tpu:zones": [ZONE],
         "slurm:nodesets": [
-            {"name": "tpu", "acceleratorType": "v6e-1", "zone": ZONE, "nodeCountDynamicMax": 4, "spot": True}
+            {**NODESET, "name": "tpu", "nodeCountDynamicMax": 4, "spot": True},
+            {**NODESET, "name": "always", "nodeCountStatic": 1},
         ],
         "slurm:accounting": True,
         "slurm:accounts": [VISION, TEXT],
+        "slurm:qos": [{"name": "urgent", "priority": 100, "maxJobsPerUser": 1}],
         "storage:secrets": ["hf-token"],
     },
     steps=(
@@ -69,6 +74,50 @@ SCENARIO = Scenario(
             LOGIN,
             "sacct --allusers --noheader --parsable2 --allocations --format=user,account,state | sort | uniq -c",
             prints=r"(?s)6 engineer\|vision\|COMPLETED.*5 researcher\|text\|COMPLETED",
+        ),
+        # Google maintains the static slice's host under a job, which is no failure of either.
+        step.ssh(LOGIN, "sinfo --noheader --partition=always --format=%t", prints=r"\A(idle|alloc)$"),
+        step.command(f"tar --create examples/slurm | {SSH} {LOGIN} tar --extract"),
+        step.ssh(
+            LOGIN,
+            "RUN=maintained sbatch --partition=always --job-name=maintained examples/slurm/tiny.sbatch "
+            "--set train.steps=150 --set checkpoint.every_steps=20",
+            prints=r"batch job \d+",
+        ),
+        step.kill("fleet=always-0", "maintenance", run="maintained", between=(24, 36), jitter_s=0),
+        step.done("maintained"),
+        step.resumed("maintained", 20),
+        step.ssh(
+            LOGIN,
+            """
+            until squeue --noheader --states=all --name=maintained --format=%T | grep -x COMPLETED; do sleep 1; done
+            scontrol show job "$(squeue --noheader --states=all --name=maintained --format=%i)"
+            """,
+            prints="Restarts=[12] ",
+            timeout_s=600,
+        ),
+        # Its queue: the QOS before the team with the larger share, which submits after the other.
+        step.ssh(
+            LOGIN,
+            f"""
+            {ALWAYS} --job-name=first --wrap 'sleep 70'
+            {ALWAYS} --job-name=fourth --wrap 'sleep 5'
+            sudo -u researcher {ALWAYS} --job-name=third --wrap 'sleep 5'
+            {ALWAYS} --qos=urgent --job-name=second --wrap 'sleep 5'
+            ! sudo -u researcher {ALWAYS} --qos=urgent --wrap hostname 2>&1
+            """,
+            prints="(?i)invalid qos",
+        ),
+        step.ssh(
+            LOGIN,
+            """
+            while [ "$(squeue --noheader | wc -l)" -gt 0 ]; do sleep 2; done
+            sshare --all --parsable2
+            sacct --allusers --noheader --parsable2 --allocations --format=start,user,qos,jobname,state \
+              --name=first,second,third,fourth | sort
+            """,
+            prints=r"(?s)text\|researcher.*\|first\|.*\|urgent\|second\|.*\|third\|.*\|fourth\|COMPLETED",
+            timeout_s=600,
         ),
         # A user whom the settings don't list any more.
         step.settings({"slurm:accounts": [VISION, {**TEXT, "users": []}]}),

@@ -264,6 +264,40 @@ def test_an_outage_is_reported_once_and_costs_no_step(
     assert capsys.readouterr().out.count(f"{fault}: the service has ended") == 1
 
 
+@pytest.mark.parametrize("offline", [False, True])
+@pytest.mark.parametrize("fault", ["log", "finish"])
+@pytest.mark.usefixtures("key")
+def test_a_service_that_ends_with_its_trainer_costs_no_step(
+    fault: str, offline: bool, server: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, write, begin = tmp_path / "tiny", WandbRun.write, WandbRun.__init__
+
+    def wrote(*arguments: Any) -> None:
+        write(*arguments)
+        monkeypatch.setattr(WandbRun, "write", write)
+        monkeypatch.setattr(WandbRun, "__init__", begun)
+        monkeypatch.setenv("WANDB_FAULT", fault)
+        written(run, 2, (3, {"loss": 2.0}))
+        signal.raise_signal(signal.SIGTERM)
+
+    def begun(*arguments: Any) -> None:
+        monkeypatch.delenv("WANDB_FAULT")
+        begin(*arguments)
+
+    monkeypatch.setattr(WandbRun, "write", wrote)
+    before = signal.getsignal(signal.SIGINT)
+    written(run, 0, *(steps := [(1, {"loss": 4.0}), (2, {"loss": 3.0})]))
+    folder = ["--offline", str(run / "wandb")] if offline else []
+    assert main([str(run), "--wandb", "team/vision", "--every-s", "0.01", *folder]) == 0
+    signal.signal(signal.SIGINT, before)
+    assert "WANDB_FAULT" not in os.environ, "the service didn't end"
+    steps.append((3, {"loss": 2.0}))
+    if offline:
+        assert rows(FolderStore(run / "wandb").read(file_of(str(run)))) == steps
+    else:
+        assert sent(server, run) == steps
+
+
 @pytest.mark.usefixtures("key", "server")
 def test_runs_of_one_name_in_two_buckets_are_two(server: Path) -> None:
     for bucket in ("a", "b"):
@@ -369,8 +403,8 @@ def test_signals_to_all_processes_of_a_job_cost_no_step_of_the_trainers_end(tmp_
             os.killpg(started.pid, number)
 
     signalled()  # while the view starts
-    while "points uploaded" not in (text := started.stdout.readline()) and text:
-        pass
+    while "points uploaded" not in (text := started.stdout.readline()):
+        assert text, "the view ended"
     signalled()  # while it waits
     written(run, 2, (3, {"loss": 2.0}))
     started.communicate("\n", timeout=HANG_S)

@@ -55,8 +55,8 @@ def main(arguments: Sequence[str]) -> int:
     """Upload every minute until the end, by signal or of the parent; return 0 after the last points.
 
     Raises:
-        BoardError, StoreError: the last points couldn't be read or written. Earlier failures are
-            printed, and all points uploaded again.
+        BoardError, StoreError: the last points couldn't be read or written, twice if the first attempt was
+            on an earlier connection. Earlier failures are printed, and all points uploaded again.
     """
     options = _options(arguments)
     url = options.run.rstrip("/")
@@ -78,6 +78,7 @@ def main(arguments: Sequence[str]) -> int:
         last = options.once or ended(0.0)
         if last and options.with_parent:
             signal.alarm(_ALONE_S)
+        begun = board is not None
         try:
             if board is None:
                 board = _board(options, url)
@@ -85,17 +86,20 @@ def main(arguments: Sequence[str]) -> int:
             points = upload(metrics, board)
             if points or options.once:
                 print(f"curves: {points} points uploaded", flush=True)
-        except (BoardError, StoreError) as error:
             if last:
+                if isinstance(board, WandbRun):
+                    board.close(whole=not _continues(store))
+                return 0
+        except (BoardError, StoreError) as error:
+            # One that was there may have ended with the trainer, by Slurm's signal to all processes of a
+            # job: W&B's service does. It is begun once more.
+            if last and not begun:
                 raise
             if str(error) != trouble:
                 print(f"curves: {error}", flush=True)
             metrics, board, trouble = Metrics(store), None, str(error)
-        if last:
-            if isinstance(board, WandbRun):
-                board.close(whole=not _continues(store))
-            return 0
-        ended(options.every_s)
+        if not last:
+            ended(options.every_s)
 
 
 def _board(options: argparse.Namespace, url: str) -> Board | WandbRun:

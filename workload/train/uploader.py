@@ -55,7 +55,8 @@ class Uploader:
         for view in _views(url, observe, environment):
             line = [sys.executable, "-m", "workload", "upload-curves", url, *view, "--with-parent"]
             # It ends with the pipe, not by what a terminal or Slurm signals to all processes of a job: its
-            # signals stay blocked. Not those of W&B's service, which it starts: SIGTERM ends that.
+            # signals stay blocked. Not those of W&B's service, which it starts: SIGTERM ends that, and it
+            # begins another.
             before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, signal.SIGINT])
             try:
                 self._processes.append(subprocess.Popen(line, stdin=subprocess.PIPE))

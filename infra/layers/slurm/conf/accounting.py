@@ -22,6 +22,7 @@ def of_slurm_conf(settings: Settings, address: str) -> dict[str, object]:
         "AccountingStorageEnforce": "associations,limits,qos",
         "PriorityType": "priority/multifactor",
         "PriorityDecayHalfLife": "7-0",
+        "PriorityCalcPeriod": 1,  # minutes until use counts: hosts are few, and each is dear
         "PriorityWeightFairshare": 100000,
         "PriorityWeightAge": 1000,
         **({"PriorityWeightQOS": 100000} if desired.qos else {}),
