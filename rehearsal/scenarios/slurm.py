@@ -1,9 +1,9 @@
-"""A Slurm cluster: slices are created for jobs, preempted, and deleted when idle; its state outlives it.
+"""A Slurm cluster: slices are created for jobs, lost, and deleted when idle; its state outlives it.
 
 Real slurmctld, slurmd and munge in machines that boot, under the roles that the layer's people ask for. Two
-slices together; jobs whose host reboots, is preempted with notice, or loses its slice for good, and the next
-one's zone has no chips; the controller's power lost. Each goes on from its checkpoint, the last bit for bit as
-the undisturbed one; a bug fails at once. Slices go when idle, and what is left is the state disk.
+slices together; jobs whose host reboots, or loses its slice for good, and the next one's zone has no chips; the
+controller's power lost. Each goes on from its checkpoint, the last bit for bit as the undisturbed one; a bug
+fails at once. Slices go when idle, and what is left is the state disk.
 """
 
 from rehearsal.scenario import steps as step
@@ -66,7 +66,6 @@ SCENARIO = Scenario(
         "slurm:nodesets": [
             nodeset("tpu", "v6e-16", ZONE, 12, fallbackZones=[OTHER]),
             nodeset("reboots", "v6e-1", OTHER, 1),
-            nodeset("notice", "v6e-1", OTHER, 2),
         ],
     },
     steps=(
@@ -76,9 +75,7 @@ SCENARIO = Scenario(
         step.start("together", f"{SSH} {LOGIN} srun -N 2 --label hostname"),
         step.command(f"tar --create examples/slurm | {SSH} {LOGIN} tar --extract"),
         # A bug fails at once, and the next job has its host.
-        on_login(
-            f"{BUG}; {training('reboots', 150)}; {training('notice', 160)}", prints="(?s)(batch job.*){3}"
-        ),
+        on_login(f"{BUG}; {training('reboots', 150)}", prints="(?s)(batch job.*){2}"),
         step.stop("together", prints="(?s)7: tpu-.*", wait=True),
         # One of the two is never the other's: that one's next start needs a third.
         submit("undisturbed", f"--nodelist='{FIRST}'"),
@@ -97,16 +94,12 @@ SCENARIO = Scenario(
             times=None,
         ),
         step.kill("fleet=tpu-1", "power-loss", run="preempted", between=(24, 36), jitter_s=0),
-        # A host reboots under its job, and a slice is preempted with notice.
+        # A host reboots under its job.
         step.kill("fleet=reboots-0", "reboot", run="reboots", between=(20, 60), jitter_s=0).by("ml-engineer"),
-        step.kill("fleet=notice-0", "notice", run="notice", between=(20, 60), jitter_s=0).by("ml-engineer"),
         step.done("undisturbed"),
         step.done("reboots"),
         step.resumed("reboots", 20),
         ended("reboots", "COMPLETED", restarts="[12]", status=0),
-        step.done("notice"),
-        step.resumed("notice", 20),
-        ended("notice", "COMPLETED", restarts="[12]", status=0),
         step.done("preempted"),
         step.command("tpu fleet list dev", prints=OTHER),
         step.same("undisturbed", "preempted"),

@@ -1,19 +1,37 @@
 """Two teams on a Slurm cluster with accounting: ten jobs of two users, whose limits hold, and what they used.
 
 Real slurmdbd and MariaDB on the controller, whose database is on the disk that outlives it. A job reads a
-secret of Secret Manager. A static slice is up without a job, is maintained by Google under one that resumes,
-and has a queue in which a QOS is first and the team that used less is second.
+secret of Secret Manager. Jobs resume after a preemption with notice, and after maintenance of a static slice, in
+whose queue a QOS is first, and the team that used less second.
 """
 
 from rehearsal.scenario import steps as step
 from rehearsal.scenario.parts import LOGIN, READS_SECRET, SECRET, SECRET_SHA256, SLURM, SLURM_UP, SSH, ZONE
 from rehearsal.scenario.scenario import Scenario
+from rehearsal.scenario.step import Step
 
+NODESET = {"acceleratorType": "v6e-1", "zone": ZONE}
 VISION = {"name": "vision", "users": ["engineer"], "maxHosts": 2, "qos": ["urgent"]}
 TEXT = {"name": "text", "users": ["researcher"], "maxJobs": 1, "fairshare": 3}
 ALWAYS = "sbatch --parsable --partition=always --output=/dev/null"
 SUBMIT = "sbatch --parsable --output=/dev/null --wrap 'sleep 5'"
-NODESET = {"acceleratorType": "v6e-1", "zone": ZONE}
+
+
+def training(run: str, options: str) -> Step:
+    """Return the step that submits a training of 150 steps."""
+    steps = "--set train.steps=150 --set checkpoint.every_steps=20"
+    job = f"--job-name={run} {options} examples/slurm/tiny.sbatch"
+    return step.ssh(LOGIN, f"RUN={run} sbatch {job} {steps}", prints=r"batch job \d+")
+
+
+def resumed(run: str) -> tuple[Step, ...]:
+    """Return the steps that wait for a training's end, after it was requeued."""
+    jobs = f"squeue --noheader --states=all --name={run} --format"
+    until = f"until {jobs}=%T | grep -x COMPLETED; do sleep 1; done; scontrol show job $({jobs}=%i)"
+    ended = step.ssh(LOGIN, until, prints="Restarts=[12] ", timeout_s=600)
+    return step.done(run), step.resumed(run, 20), ended
+
+
 SCENARIO = Scenario(
     clock=60,
     settings={
@@ -75,27 +93,15 @@ SCENARIO = Scenario(
             "sacct --allusers --noheader --parsable2 --allocations --format=user,account,state | sort | uniq -c",
             prints=r"(?s)6 engineer\|vision\|COMPLETED.*5 researcher\|text\|COMPLETED",
         ),
-        # Google maintains the static slice's host under a job, which is no failure of either.
+        # A slice is preempted with notice, and Google maintains the static one's host: no job has failed.
         step.ssh(LOGIN, "sinfo --noheader --partition=always --format=%t", prints=r"\A(idle|alloc)$"),
         step.command(f"tar --create examples/slurm | {SSH} {LOGIN} tar --extract"),
-        step.ssh(
-            LOGIN,
-            "RUN=maintained sbatch --partition=always --job-name=maintained examples/slurm/tiny.sbatch "
-            "--set train.steps=150 --set checkpoint.every_steps=20",
-            prints=r"batch job \d+",
-        ),
-        step.kill("fleet=always-0", "maintenance", run="maintained", between=(24, 36), jitter_s=0),
-        step.done("maintained"),
-        step.resumed("maintained", 20),
-        step.ssh(
-            LOGIN,
-            """
-            until squeue --noheader --states=all --name=maintained --format=%T | grep -x COMPLETED; do sleep 1; done
-            scontrol show job "$(squeue --noheader --states=all --name=maintained --format=%i)"
-            """,
-            prints="Restarts=[12] ",
-            timeout_s=600,
-        ),
+        training("noticed", "--partition=tpu --nodelist=tpu-0-w0"),
+        training("maintained", "--partition=always"),
+        step.kill("fleet=tpu-0", "notice", run="noticed", between=(24, 60), jitter_s=0),
+        step.kill("fleet=always-0", "maintenance", run="maintained", between=(24, 60), jitter_s=0),
+        *resumed("noticed"),
+        *resumed("maintained"),
         # Its queue: the QOS before the team with the larger share, which submits after the other.
         step.ssh(
             LOGIN,
