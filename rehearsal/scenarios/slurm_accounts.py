@@ -93,13 +93,13 @@ SCENARIO = Scenario(
             "sacct --allusers --noheader --parsable2 --allocations --format=user,account,state | sort | uniq -c",
             prints=r"(?s)6 engineer\|vision\|COMPLETED.*5 researcher\|text\|COMPLETED",
         ),
-        # A slice is preempted with notice, and Google maintains the static one's host: no job has failed.
+        # Google maintains the static slice's host, and preempts another with notice: no job has failed.
         step.ssh(LOGIN, "sinfo --noheader --partition=always --format=%t", prints=r"\A(idle|alloc)$"),
         step.command(f"tar --create examples/slurm | {SSH} {LOGIN} tar --extract"),
-        training("noticed", "--partition=tpu --nodelist=tpu-0-w0"),
         training("maintained", "--partition=always"),
-        step.kill("fleet=tpu-0", "notice", run="noticed", between=(24, 60), jitter_s=0),
+        training("noticed", "--partition=tpu --nodelist=tpu-0-w0"),
         step.kill("fleet=always-0", "maintenance", run="maintained", between=(24, 60), jitter_s=0),
+        step.kill("fleet=tpu-0", "notice", run="noticed", between=(24, 60), jitter_s=0),
         *resumed("noticed"),
         *resumed("maintained"),
         # Its queue: the QOS before the team with the larger share, which submits after the other.
