@@ -102,15 +102,16 @@ SCENARIO = Scenario(
         step.kill("fleet=tpu-0", "notice", run="noticed", between=(24, 60), jitter_s=0),
         *resumed("noticed"),
         *resumed("maintained"),
-        # Its queue: the QOS before the team with the larger share, which submits after the other.
+        # Its queue, while it starts no job: the QOS is before the team that used less, which came last.
         step.ssh(
             LOGIN,
             f"""
-            {ALWAYS} --job-name=first --wrap 'sleep 70'
-            {ALWAYS} --job-name=fourth --wrap 'sleep 5'
-            sudo -u researcher {ALWAYS} --job-name=third --wrap 'sleep 5'
-            {ALWAYS} --qos=urgent --job-name=second --wrap 'sleep 5'
+            sudo scontrol update PartitionName=always State=DOWN
+            {ALWAYS} --job-name=third --wrap 'sleep 5'
+            {ALWAYS} --qos=urgent --job-name=first --wrap 'sleep 5'
+            sudo -u researcher {ALWAYS} --job-name=second --wrap 'sleep 5'
             ! sudo -u researcher {ALWAYS} --qos=urgent --wrap hostname 2>&1
+            sudo scontrol update PartitionName=always State=UP
             """,
             prints="(?i)invalid qos",
         ),
@@ -120,9 +121,9 @@ SCENARIO = Scenario(
             while [ "$(squeue --noheader | wc -l)" -gt 0 ]; do sleep 2; done
             sshare --all --parsable2
             sacct --allusers --noheader --parsable2 --allocations --format=start,user,qos,jobname,state \
-              --name=first,second,third,fourth | sort
+              --name=first,second,third | sort
             """,
-            prints=r"(?s)text\|researcher.*\|first\|.*\|urgent\|second\|.*\|third\|.*\|fourth\|COMPLETED",
+            prints=r"(?s)text\|researcher.*\|urgent\|first\|.*\|researcher\|normal\|second\|.*\|third\|COMPLETED",
             timeout_s=600,
         ),
         # A user whom the settings don't list any more.
