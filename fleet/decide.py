@@ -94,11 +94,9 @@ def decide(
             )
         if desired.action is Action.CREATE and (recovery_cause := state.recovery_cause(member.key)):
             desired = replace(desired, condition=Condition.RECOVERING, cause=recovery_cause)
-        elif desired.action is Action.CREATE and member.member is None and member.name in (owner.held or ()):
-            desired = replace(desired, condition=Condition.RECOVERING)  # somebody deleted it past Pulumi
-        elif desired.action is Action.CREATE and (last := view.reported(member.name, command)):
-            done = "; its work was reported done" if last.work == "done" else ""
-            desired = replace(desired, why=f"{desired.why}{done}")
+        elif desired.action is Action.CREATE:
+            last = view.reported(member.name, command)
+            desired = _absent(desired, last, deleted=member.member is None and member.name in (owner.held or ()))
         if member.member is None and owner.held is None and desired.action in (Action.CREATE, Action.REPLACE):
             why = f"{desired.why}; managed by Pulumi, which is unavailable here\n    fix: tpu recover"
             desired = replace(desired, action=Action.HOLD, why=why)
@@ -189,6 +187,17 @@ def _desired(
             return _of(member, Action.LEAVE, Condition.UNKNOWN, why)
         return _of(member, Action.LEAVE, Condition.STARTING, "no heartbeat yet")
     return _of_status(member, status, reporting, now_s, limits)
+
+
+def _absent(desired: Decision, last: WorkerStatus | None, *, deleted: bool) -> Decision:
+    """Return the decision on a member without a node; `deleted`: somebody deleted it past Pulumi."""
+    done = last is not None and last.work == "done"
+    if deleted and done:
+        why = "its work is done; it was deleted, and isn't recreated"
+        return replace(desired, action=Action.LEAVE, condition=Condition.DONE, why=why, cause=None)
+    if deleted:
+        return replace(desired, condition=Condition.RECOVERING)
+    return replace(desired, why=f"{desired.why}; its work was reported done") if done else desired
 
 
 def _older(member: Node) -> str:

@@ -17,7 +17,6 @@ from fleet.model import GOING, ObservedNode, View
 from fleet.observation import Observation
 from fleet.observing import report_unanswered
 from fleet.request import FleetCommand
-from infra.core.layer import directory
 from infra.engine.named import stack_id
 from infra.engine.pulumi import confirm
 from infra.engine.settings import from_file
@@ -262,13 +261,14 @@ def _advise(
     forgotten: Collection[str],
 ) -> None:
     """Print how many nodes are gone, whether they come back, and what the stack still holds."""
-    listed = any(member.slice not in forgotten for member, _ in living)
+    listed = any(member.member is not None and member.slice not in forgotten for member, _ in living)
     file = f"Pulumi.{request.environment}.yaml"
     again = f"; {file} still lists them: tpu fleet create or a monitor recreates them" if listed else ""
     print(f"deleted {len(gone)}{again}", file=request.output)
     if held := [item.name for item, node in living if item.member is None and node in gone]:
-        refresh = f"pulumi -C {directory('tpu')} refresh -s {request.environment}"
-        print(f"the stack still holds {', '.join(held)}: `{refresh}`", file=request.output)
+        end = f"delete the entry in {file}, then tpu up {request.environment}"
+        again = "tpu recover or a monitor recreates what isn't done"
+        print(f"the stack still holds {', '.join(held)}, and {again}: {end}", file=request.output)
 
 
 def take_over(request: FleetCommand) -> int:

@@ -281,20 +281,28 @@ def _ended(observation: Observation) -> list[str]:
         several[0].member for several in by_slice.values()
         if all(decision.condition is Condition.DONE for decision in several)
     ]  # fmt: skip
-    if done and observation.whole and all(
-        item.condition is Condition.DONE and item.member.member is None for item in decisions
-    ):  # fmt: skip
-        lines.append(f"all are done, and paid for until they are deleted: tpu down {environment}")
-    elif done:
-        names = [member.slice for member in done]
-        command = " ".join([f"tpu fleet delete {environment}", *(f"--slice {name}" for name in names)])
-        lines.append(f"{', '.join(names)}: all are done, and paid for until they are deleted: {command}")
+    named = [member.slice for member in done if member.member is None]
+    fleets = [member.slice for member in done if member.member is not None]
+    delete = " ".join([f"tpu fleet delete {environment}", *(f"--slice {name}" for name in fleets)])
+    paid_for = "all are done, and paid for until they are deleted"
+    if named and observation.whole and all(item.condition is Condition.DONE for item in decisions):
+        first = f"{delete}, then " if fleets else ""
+        lines.append(f"{paid_for}: {first}tpu down {environment}")
+    else:
+        lines += [f"{', '.join(fleets)}: {paid_for}: {delete}"] if fleets else []
+        lines += [f"{', '.join(named)}: {paid_for}: {_removal(environment)}"] if named else []
     for name, several in by_slice.items():
         if any(item.condition is Condition.FAILED and item.status and item.status.final for item in several):
             fix = f"tpu logs {environment} {name}; then tpu restart {environment} --slice {name}"
-            delete = f"tpu fleet delete {environment} --slice {name}"
+            stacked = several[0].member.member is None
+            delete = _removal(environment) if stacked else f"tpu fleet delete {environment} --slice {name}"
             lines.append(f"{name}: failed, isn't started again, and is paid for: {fix}, or {delete}")
     return lines
+
+
+def _removal(environment: str) -> str:
+    """Return how named slices are taken down for good: the stack recreates what is merely deleted."""
+    return f"delete the entry in Pulumi.{environment}.yaml, then tpu up {environment}"
 
 
 def _doubled(observation: Observation) -> list[str]:

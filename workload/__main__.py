@@ -271,11 +271,16 @@ def _verify(options: argparse.Namespace) -> int:
 def _export(options: argparse.Namespace) -> int:
     _use_host()
     from workload.runs.store import open_run
+    from workload.train import best
     from workload.train.archive import export
+    from workload.train.stored_steps import list_steps
 
     store, merged = open_run(options.run), options.merged
     step, files = export(store, options.out, options.step, options.dtype, print, merged, options.base)
     print(f"{options.out}: step {step}; {options.dtype} weights in {', '.join(files)}")
+    losses = best.read(store, list_steps(store).complete)
+    if (chosen := best.choose(losses)) not in (None, step):
+        print(f"the best is step {chosen}, with {losses[chosen].loss:.6g} on held-out tokens: --step best")
     return 0
 
 

@@ -156,8 +156,8 @@ def refuse(what: str, project: str, environment: str, labels: dict[str, str], na
         return
     find, fix, noun = {
         MEMBERS: (
-            _members,
-            f"tpu fleet delete {environment} --orphans, which ends them",
+            _of_fleets,
+            f"tpu fleet delete {environment} SLICES, or --orphans if it knows no slice of the name",
             "members of fleets",
         ),
         JOBS: (_jobs, f"tpu job cancel {environment} TEAM JOB, or wait for their end", "jobs in queues"),
@@ -168,7 +168,7 @@ def refuse(what: str, project: str, environment: str, labels: dict[str, str], na
         ),
         PODS: (_pods, f"tpu job cancel {environment} TEAM JOB, or wait for their end", "jobs on the pool"),
         SLICES: (
-            _members,
+            _slices,
             f"scancel what runs, nodeCountStatic: 0, tpu up {environment} slurm: idle slices then go, after "
             "slurm:suspendTimeS",
             "slices of Slurm",
@@ -180,6 +180,8 @@ def refuse(what: str, project: str, environment: str, labels: dict[str, str], na
         prefix = f"{namespace}/" if namespace else ""
         living = sorted(name for name in _if_on(find(project, labels)) if name.startswith(prefix))
     if living:
+        slices = dict.fromkeys(name.partition("/")[0] for name in living)
+        fix = fix.replace("SLICES", " ".join(f"--slice {name}" for name in slices))
         raise LivingError(
             f"{len(living)} {noun} stand on this: {_listed(living)}\n    fix: {fix}; then again"
         )
@@ -216,12 +218,17 @@ def _if_on(names: Iterator[str]) -> Iterator[str]:
             raise
 
 
-def _members(project: str, labels: dict[str, str]) -> Iterator[str]:
+def _slices(project: str, labels: dict[str, str]) -> Iterator[str]:
+    return (name.partition("/")[2] for name in _of_fleets(project, labels))
+
+
+def _of_fleets(project: str, labels: dict[str, str]) -> Iterator[str]:
+    """Yield FLEET/NODE."""
     from infra.google.client import Client
 
     for node in Client(project).nodes("-", "name,labels"):
         if "fleet" in node.get("labels", {}) and labels.items() <= node["labels"].items():
-            yield node["name"].rpartition("/")[2]
+            yield f"{node['labels']['fleet']}/{node['name'].rpartition('/')[2]}"
 
 
 def _runs(project: str, labels: dict[str, str]) -> Iterator[str]:

@@ -77,8 +77,9 @@ def problems(
             if error.failure.kind not in UNSEEN:
                 raise
             if not layer:
-                rule = f"must be readable by {reader.member}, which you may not look up"
-                yield Problem("--secret", f'"{secret.name}"', rule, fix)
+                rule = f"isn't in {reader.key}, and you may not look up who reads it, or if it is there"
+                made = f"if it isn't there: {creation(settings.project, secret.name)}"
+                yield Problem("--secret", f'"{secret.name}"', rule, f"{made}; then {fix}")
 
 
 def missing(google: Client, settings: Settings, secret: Secret, path: str = "--secret") -> list[Problem]:
@@ -91,9 +92,10 @@ def missing(google: Client, settings: Settings, secret: Secret, path: str = "--s
     except RequestError as error:
         if error.failure.kind is not Kind.MISSING:
             raise
-        fix = creation(project, secret.name)
-        rule = f"{project} has no such secret, or none with a version {secret.version}"
-        return [Problem(path, value, rule, fix)]
+        if google.json_or_none(_url(google, secret)) is None:
+            return [Problem(path, value, f"{project} has no such secret", creation(project, secret.name))]
+        added = f"printf %s VALUE | gcloud secrets versions add {secret.name} --project={project} --data-file=-"
+        return [Problem(path, value, f"it has no version {secret.version}", f"{added}; or name another")]
     if state == "ENABLED":
         return []
     fix = f"gcloud secrets versions enable {secret.version} --secret={secret.name} --project={project}"

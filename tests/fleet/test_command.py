@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -17,7 +19,7 @@ from fleet import monitor, recovery, store
 from fleet.adhoc import AdHoc
 from fleet.controller_state import ControllerState
 from fleet.environment import Environment
-from fleet.model import WorkerStatus, ZoneView
+from fleet.model import View, WorkerStatus, ZoneView
 from fleet.store import RENEW_S, BucketStore, object_of
 from infra.engine.prices import within_budget
 from infra.errors import InfraError
@@ -65,7 +67,7 @@ def test_a_slice_of_the_stack_that_is_done_is_named_while_others_work(
     world.statuses["train"] = WorkerStatus(0.0, "ready", "launch", "done")
     assert fleet(["status", "dev", *selection]) == 0
     output = capsys.readouterr().out
-    command = "tpu fleet delete dev --slice train"
+    command = "delete the entry in Pulumi.dev.yaml, then tpu up dev"
     assert f"\ntrain: all are done, and paid for until they are deleted: {command}\n" in output
     assert "tpu down" not in output
 
@@ -122,18 +124,34 @@ def test_a_slice_that_the_stack_does_not_hold_is_left_alone_with_what_to_do(
     assert not world.requests
 
 
-@pytest.mark.parametrize(("installed", "folder"), [(False, "."), (True, ".tpu/tpu")])
-def test_a_deleted_slice_that_the_stack_holds_is_refreshed_in_the_folder_that_is_there(
-    installed: bool,
-    folder: str,
-    world: Cloud,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+def test_a_deleted_slice_that_the_stack_holds_comes_back_only_if_its_work_is_not_done(
+    world: Cloud, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("infra.core.layer.INSTALLED", installed)
+    observe, done = world.observe, WorkerStatus(0.0, "ready", "launch", "done")
+    world.statuses["train"] = done
+
+    def outlived(zones: Sequence[str]) -> View:
+        """As the bucket does, show the heartbeats of a node that is gone."""
+        view = observe(zones)
+        kept = {"train": [replace(done, at_s=view.at_s - 60)]} if "train" in world.statuses else {}
+        return replace(view, statuses={**kept, **(view.statuses or {})})
+
+    monkeypatch.setattr(world, "observe", outlived)
     assert fleet(["delete", "dev", "--slice", "train", "--yes"]) == 0
     assert world.requests == [("delete", "train")]
-    assert f"still holds train: `pulumi -C {folder} refresh -s dev`" in capsys.readouterr().out
+    output = capsys.readouterr().out
+    assert "still holds train, and tpu recover or a monitor recreates what isn't done" in output
+    assert "delete the entry in Pulumi.dev.yaml, then tpu up dev\n" in output
+    assert "tpu fleet create" not in output
+    world.states["train"] = ""
+    assert fleet(["recover", "dev", "--yes"]) == 0
+    assert "nothing to recover" in capsys.readouterr().out
+    assert world.requests == [("delete", "train")], "it would be billed again"
+    assert fleet(["status", "dev"]) == 0
+    assert "its work is done; it was deleted, and isn't recreated" in capsys.readouterr().out
+    del world.statuses["train"]
+    assert fleet(["recover", "dev", "--yes"]) == 0
+    assert world.requests[1:] == [("up", "train")]
 
 
 def test_a_fleet_of_another_stack_is_left_alone_until_it_is_taken_over_after_a_yes(

@@ -111,11 +111,33 @@ def test_the_stack_is_to_be_taken_down_once_all_are_done_and_all_are_its_own(sta
         decisions = [Decision(first, Action.LEAVE, Condition.DONE, ""), *others]
         return "\n".join(show.remarks(replace(observation(first), decisions=decisions)))
 
-    down, named = "deleted: tpu down ENV", "deleted: tpu fleet delete ENV --slice a"
+    down, named = "deleted: tpu down ENV", "deleted: delete the entry in Pulumi.ENV.yaml, then tpu up ENV"
     assert down in remarks()
     expected = down if state is Condition.DONE else named
     assert expected in remarks(Decision(second, Action.WAIT, state, ""))
-    assert named in remarks(Decision(KNOWN[1], Action.WAIT, state, ""))
+    assert expected in remarks(Decision(KNOWN[1], Action.WAIT, state, ""))
+
+
+def test_only_what_stays_away_once_deleted_is_deleted_by_its_name() -> None:
+    """The stack recreates a named slice, which was advised to be deleted beside fleets, and billed again."""
+    named, adhoc = replace(KNOWN[0], name="tune", slice="tune", member=None), KNOWN[1]
+    status = WorkerStatus(1e6, "ready", work="failed", final=True)
+
+    def remarks(first: Condition, second: Condition) -> str:
+        both = replace(observation(named), nodes=[*observation(named).nodes, *observation(adhoc).nodes])
+        decisions = [
+            Decision(named, Action.LEAVE, first, "", status=status), Decision(adhoc, Action.LEAVE, second, ""),
+        ]  # fmt: skip
+        return "\n".join(show.remarks(replace(both, decisions=decisions)))
+
+    fleet_alone = f"tpu fleet delete ENV --slice {adhoc.slice}"
+    assert f"deleted: {fleet_alone}, then tpu down ENV" in remarks(Condition.DONE, Condition.DONE)
+    working = remarks(Condition.DONE, Condition.WORKING)
+    assert "tune: all are done" in working
+    assert "tpu fleet delete" not in working
+    failed = remarks(Condition.FAILED, Condition.DONE)
+    assert fleet_alone in failed
+    assert "tune, or delete the entry in Pulumi.ENV.yaml, then tpu up ENV" in failed
 
 
 @pytest.mark.parametrize(("final", "lines"), [(True, 1), (False, 0)])

@@ -113,7 +113,13 @@ def test_the_best_checkpoint_is_saved_retained_and_named(
     assert (
         main(["checkpoints", "export", str(run.path), "--step", "best", "--out", str(tmp_path / "hf")]) == 0
     )
-    assert "hf: step 8; bfloat16 weights in model.safetensors" in capsys.readouterr().out
+    exported = capsys.readouterr().out
+    assert "hf: step 8; bfloat16 weights in model.safetensors" in exported
+    assert "the best is" not in exported
+    assert main(["checkpoints", "export", str(run.path), "--out", str(tmp_path / "last")]) == 0
+    exported = capsys.readouterr().out
+    assert "last: step 12; " in exported
+    assert exported.endswith("the best is step 8, with 2 on held-out tokens: --step best\n")
     with pytest.raises(SystemExit):
         main(["checkpoints", "export", str(run.path), "--step", "zz", "--out", str(tmp_path / "no")])
     assert "zz: must be a step, or best" in capsys.readouterr().err

@@ -49,13 +49,14 @@ def node(number: int, **labels: str) -> dict[str, Any]:
 
 def test_members_that_live_are_named_with_the_command_that_ends_them(api: Api) -> None:
     first = [node(n, fleet="extract") for n in range(4)]
-    more = [node(n, fleet="extract") for n in range(4, 7)]
+    more = [node(n, fleet="a") for n in range(4, 7)]
     api.answers = [(200, {"nodes": first, "nextPageToken": "2"}), (200, {"nodes": more})]
     with pytest.raises(LivingError) as refused:
         refuse(MEMBERS, "p", "dev", LABELS)
     assert str(refused.value) == (
-        "7 members of fleets stand on this: n-0, n-1, n-2, n-3, n-4 and 2 more\n"
-        "    fix: tpu fleet delete dev --orphans, which ends them; then again"
+        "7 members of fleets stand on this: a/n-4, a/n-5, a/n-6, extract/n-0, extract/n-1 and 2 more\n"
+        "    fix: tpu fleet delete dev --slice a --slice extract, or --orphans if it knows no slice of the "
+        "name; then again"
     )
     assert [item[1].get("pageToken") for item in api.requests] == [None, ["2"]]
     assert {(path, output) for path, _, output in api.requests} == {
