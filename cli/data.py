@@ -22,12 +22,13 @@ from workload.arguments import HUB_ID
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _SNAPSHOT = re.compile(rf"[a-z]([a-z0-9-]{{0,{NAME_LENGTH - 2}}}[a-z0-9])?")
 _HUB_FILES = ("*.json", "*.safetensors", "*.jinja")
+_HELD_OUT = "train CONFIG --set observe.eval_path={}, if it is held out"
 _RUNS = {
-    "marks-00000.bin": ("train llama-3.1-8b-sft.toml --set data.path={}",),  # of conversations
-    "manifest.json": ("train tiny.toml --set data.path={}",),
+    "marks-00000.bin": ("train llama-3.1-8b-sft.toml --set data.path={}", _HELD_OUT),  # of conversations
+    "manifest.json": ("train tiny.toml --set data.path={}", _HELD_OUT),
     "streams.json": ("extract qwen2.5-0.5b.toml --stream {}",),
     "config.json": (
-        "train llama-3.1-8b.toml --set train.init_from={}",
+        "train llama-3.1-8b-sft.toml --set model=weights --set train.init_from={}",
         "extract qwen2.5-0.5b.toml --set model.weights={} --stream URL",
     ),
 }

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from infra.errors import InputError
+from infra.publish.code import require_syntax
 from infra.settings import commands
 
 _ENTRIES = ("train.py", "main.py", "__main__.py")
@@ -77,6 +78,8 @@ def read_program(
         shutil.copy(path, folder / name)
     if not name.endswith((".py", ".toml")):
         raise InputError(f"{name} is no Python script\n    fix: a .py file that starts the program")
+    if name.endswith(".py") and not image:
+        require_syntax(folder / name, str(path / name if path.is_dir() else path))
     packages = None if image else requirements or _requirements(folder, folder / name, work)
     if requirements and not requirements.is_file():
         raise InputError(f"--requirements {requirements}: no such file\n    fix: write it")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import click
 
@@ -35,5 +36,6 @@ def require_readable(settings: Settings, variables: Variables, reader: Reader | 
     if not variables.references:
         return
     google = Client(settings.project)
-    if wrong := list(problems(google, settings, variables.references, reader or hosts(settings))):
+    note, reader = partial(click.echo, err=True), reader or hosts(settings)
+    if wrong := list(problems(google, settings, variables.references, reader, note)):
         raise InputError(listed("the command", wrong))

@@ -96,7 +96,9 @@ def decide(
             desired = replace(desired, condition=Condition.RECOVERING, cause=recovery_cause)
         elif desired.action is Action.CREATE:
             last = view.reported(member.name, command)
-            desired = _absent(desired, last, deleted=member.member is None and member.name in (owner.held or ()))
+            desired = _absent(
+                desired, last, deleted=member.member is None and member.name in (owner.held or ())
+            )
         if member.member is None and owner.held is None and desired.action in (Action.CREATE, Action.REPLACE):
             why = f"{desired.why}; managed by Pulumi, which is unavailable here\n    fix: tpu recover"
             desired = replace(desired, action=Action.HOLD, why=why)

@@ -6,7 +6,7 @@ https://cloud.google.com/secret-manager/docs/reference/rest/v1/projects.secrets
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -52,7 +52,11 @@ class Reader:
 
 
 def problems(
-    google: Client, settings: Settings, secrets: Sequence[Secret], reader: Reader
+    google: Client,
+    settings: Settings,
+    secrets: Sequence[Secret],
+    reader: Reader,
+    note: Callable[[str], None] = lambda _: None,
 ) -> Iterator[Problem]:
     """Yield what keeps an account from reading secrets.
 
@@ -61,6 +65,7 @@ def problems(
         settings: of the environment.
         secrets: that a program needs.
         reader: the account.
+        note: receives the versions that the login may not look up; the settings name no version.
 
     Raises:
         RequestError: Secret Manager doesn't answer.
@@ -80,6 +85,9 @@ def problems(
                 rule = f"isn't in {reader.key}, and you may not look up who reads it, or if it is there"
                 made = f"if it isn't there: {creation(settings.project, secret.name)}"
                 yield Problem("--secret", f'"{secret.name}"', rule, f"{made}; then {fix}")
+            elif secret.version != "latest":
+                unseen = f"{secret.name}@{secret.version}: you may not look up if this version is there"
+                note(f"{unseen}; without it the program fails on the slice, which is billed")
 
 
 def missing(google: Client, settings: Settings, secret: Secret, path: str = "--secret") -> list[Problem]:
@@ -92,9 +100,11 @@ def missing(google: Client, settings: Settings, secret: Secret, path: str = "--s
     except RequestError as error:
         if error.failure.kind is not Kind.MISSING:
             raise
-        if google.json_or_none(_url(google, secret)) is None:
+        if not google.exists(_url(google, secret)):
             return [Problem(path, value, f"{project} has no such secret", creation(project, secret.name))]
-        added = f"printf %s VALUE | gcloud secrets versions add {secret.name} --project={project} --data-file=-"
+        added = (
+            f"printf %s VALUE | gcloud secrets versions add {secret.name} --project={project} --data-file=-"
+        )
         return [Problem(path, value, f"it has no version {secret.version}", f"{added}; or name another")]
     if state == "ENABLED":
         return []

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import stat
+import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from infra.publish.archive import write
 from infra.publish.errors import OwnFilesError
 from infra.settings import commands
 
-__all__ = ["MAX_BYTES", "pack", "read", "require"]
+__all__ = ["MAX_BYTES", "pack", "read", "require", "require_syntax"]
 
 MAX_BYTES = 100 << 20
 """Limit: every host of every slice downloads it at every new boot."""
@@ -66,8 +67,11 @@ def read(folder: Path, shown: str, key: str) -> tuple[dict[str, bytes], dict[str
     return members, links, executable
 
 
-def require(runs: Mapping[str, str], folder: Path, shown: str) -> None:
-    """Refuse a `run` (by the path of its setting) that starts what isn't in the folder, or is no program."""
+def require(runs: Mapping[str, str], folder: Path, shown: str, hosts: Collection[str] = ()) -> None:
+    """Refuse a `run` (by the path of its setting) that starts what isn't in the folder, or is no program.
+
+    `hosts`: paths of the runs that the hosts' own Python starts.
+    """
     for path, run in runs.items():
         if (name := commands.own_file(run)) is None:
             continue
@@ -76,6 +80,22 @@ def require(runs: Mapping[str, str], folder: Path, shown: str) -> None:
             raise OwnFilesError(f"{start} isn't in {shown}: put it there, or correct the run")
         if words[0].startswith("./") and not os.access(folder / name, os.X_OK):
             raise OwnFilesError(f"{start} isn't executable: chmod +x {shown}/{name}")
+        if path in hosts and words[0] == "python":
+            require_syntax(folder / name, f"{shown}/{name}")
+
+
+def require_syntax(script: Path, shown: str) -> None:
+    """Refuse a script that hosts' Python, which has this one's version, can't compile."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compile(script.read_bytes(), shown, "exec", dont_inherit=True)
+    except SyntaxError as error:
+        text = f": {error.text.strip()}" if error.text else ""
+        where = f"{shown}:{error.lineno}" if error.lineno else shown
+        raise OwnFilesError(f"{where}: {error.msg}{text}\n    fix: correct the line") from None
+    except (OSError, ValueError) as error:
+        raise OwnFilesError(f"{shown}: {error}\n    fix: write a Python script") from None
 
 
 def _below(folder: Path) -> Iterator[Path]:

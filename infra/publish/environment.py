@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +24,7 @@ class Target:
     runs: Mapping[str, str]  # by the path of the setting
     key: str = "tpu:code"  # what names the folder, for people
     typed: str | None = None  # as they typed it, where that isn't `code`
+    hosts: Collection[str] = ()  # paths of the runs that no image starts
 
     @property
     def shown(self) -> str:
@@ -37,14 +38,14 @@ def target_of(environment: str, root: Path) -> Target:
     code, requirements = settings[TpuSettings].code, settings[TpuSettings].requirements
     if code and requirements is None and (root / code / "requirements.txt").exists():
         requirements = f"{code.rstrip('/')}/requirements.txt"
+    started = {
+        f"tpu:slices[{i}].run": item for i, item in enumerate(settings[TpuSettings].slices) if item.run
+    }
     return Target(
         bucket=settings[StorageSettings].bucket_name,
         tensorflow=settings[TpuSettings].tensorflow,
         code=code and code.rstrip("/"),
         requirements=requirements,
-        runs={
-            f"tpu:slices[{i}].run": slice_.run
-            for i, slice_ in enumerate(settings[TpuSettings].slices)
-            if slice_.run
-        },
+        runs={path: item.run or "" for path, item in started.items()},
+        hosts=[path for path, item in started.items() if not item.image],
     )

@@ -160,7 +160,7 @@ def _own(target: Target, lock: Path | None, work: Path, console: Console) -> dic
     resolved: Path | None = None
     if target.code:
         sources["code.tar.gz"] = code.pack(ROOT / target.code, target.shown, work / "code.tar.gz", target.key)
-        code.require(target.runs, ROOT / target.code, target.shown)
+        code.require(target.runs, ROOT / target.code, target.shown, target.hosts)
     if target.requirements:
         with console.status(f"resolving {target.requirements} (once for each content)"):
             resolved = requirements.resolve(ROOT / target.requirements, target.requirements, lock)

@@ -52,12 +52,16 @@ def test_a_folder_lies_below_its_name_and_the_next_command_reads_it(
     }
     output = capsys.readouterr().out
     assert output.startswith(f"gs://{BUCKET}/data/tokens: 3 files, 12.8 MB, to upload; 0 are")
-    assert output.endswith(f"\n  train tiny.toml --set data.path=gs://{BUCKET}/data/tokens\n")
+    url = f"gs://{BUCKET}/data/tokens"
+    held_out = f"  train CONFIG --set observe.eval_path={url}, if it is held out\n"
+    assert output.endswith(f"\n  train tiny.toml --set data.path={url}\n{held_out}")
 
 
 @pytest.mark.parametrize(("files", "runs"), [
-    (["manifest.json", "marks-00000.bin"], ["train llama-3.1-8b-sft.toml --set data.path=@"]),
-    (["config.json", "tokenizer.json"], ["train llama-3.1-8b.toml --set train.init_from=@",
+    (["manifest.json", "marks-00000.bin"], ["train llama-3.1-8b-sft.toml --set data.path=@",
+                                            "train CONFIG --set observe.eval_path=@, if it is held out"]),
+    (["config.json", "tokenizer.json"], ["train llama-3.1-8b-sft.toml --set model=weights "
+                                         "--set train.init_from=@",
                                          "extract qwen2.5-0.5b.toml --set model.weights=@ --stream URL"]),
 ])  # fmt: skip
 def test_conversations_and_weights_have_commands_of_their_own(

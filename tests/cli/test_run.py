@@ -273,6 +273,7 @@ def test_a_scripts_inline_metadata_names_its_packages(tmp_path: Path, script: Pa
         ("train.py", {"words": ["x" * 2100]}, "at most 2000 printable characters"),
         ("bad.py", {}, "its inline script metadata can't be read"),
         ("folder", {"entry": "x.py"}, "isn't in"),
+        ("folder", {"entry": "half.py"}, r"folder/half\.py:2: '\(' was never closed: print\(\n    fix: "),
     ],
 )
 def test_what_can_be_no_program_is_refused(
@@ -283,6 +284,7 @@ def test_what_can_be_no_program_is_refused(
     (tmp_path / "bad.py").write_text("# /// script\n# dependencies = [\n# ///\n")
     for name in ("folder", "work"):
         (tmp_path / name).mkdir()
+    (tmp_path / "folder/half.py").write_text("x = 1\nprint(\n")
     options = {"entry": None, "requirements": None, "words": [], **more}
     with pytest.raises(CommandError, match=message):
         read_program(

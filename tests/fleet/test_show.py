@@ -126,8 +126,9 @@ def test_only_what_stays_away_once_deleted_is_deleted_by_its_name() -> None:
     def remarks(first: Condition, second: Condition) -> str:
         both = replace(observation(named), nodes=[*observation(named).nodes, *observation(adhoc).nodes])
         decisions = [
-            Decision(named, Action.LEAVE, first, "", status=status), Decision(adhoc, Action.LEAVE, second, ""),
-        ]  # fmt: skip
+            Decision(named, Action.LEAVE, first, "", status=status),
+            Decision(adhoc, Action.LEAVE, second, ""),
+        ]
         return "\n".join(show.remarks(replace(both, decisions=decisions)))
 
     fleet_alone = f"tpu fleet delete ENV --slice {adhoc.slice}"

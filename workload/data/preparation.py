@@ -66,13 +66,15 @@ def main(options: argparse.Namespace) -> int:
         print(f"  {sample.where}: {sample.problem}")
     if summary.cut:
         print(f"{summary.cut} conversations were cut to {options.truncate} tokens")
-    more = ["--set", "data.loss=answers"] if chats else []
-    following = command("train", "tiny.toml", *more, "--dir", "/tmp/training")
+    out = shlex.quote(str(options.out))
+    following = f"DATA_DIR={out} {command('train', 'tiny.toml', '--dir', '/tmp/training')}"
+    if chats:  # a model of their tokenizer's vocabulary trains on a slice
+        following = f"tpu data put ENV {out}, then train llama-3.1-8b-sft.toml with the URL that it prints"
     kind = "conversations" if chats else "documents"
     print(
         f"{options.out}: {summary.documents} {kind}, {summary.tokens} tokens;"
-        f" {summary.repeated} repeat another\n"
-        f"next: DATA_DIR={shlex.quote(str(options.out))} {following}"
+        f" {summary.repeated} repeat another and are left out\n"
+        f"next: {following}"
     )
     return 0
 

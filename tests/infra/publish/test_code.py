@@ -126,3 +126,25 @@ def test_a_run_starts_what_the_folder_holds(folder: Path, run: str, message: str
         code.require({"tpu:slices[0].run": run}, folder, "training")
     assert str(refusal.value).startswith(f'tpu:slices[0].run: "{run}" needs ')
     assert message in str(refusal.value)
+
+
+@pytest.mark.parametrize(("content", "message"), [
+    (b"x = 1\nfor i in x\n    print(i)\n", "training/bad.py:2: expected ':': for i in x\n    fix:"),
+    (b"x = '\\d'\nprint(x is 3)\n", ""),  # warns
+    (b"# -*- coding: latin-1 -*-\nx = '\xe9'\n", ""),
+    (b"x = '\xe9'\n", "training/bad.py"),
+    (b"\0", "training/bad.py"),
+])  # fmt: skip
+def test_a_script_that_hosts_cant_compile_is_refused_by_its_line(
+    content: bytes, message: str, folder: Path
+) -> None:
+    """It was found on the slice, which was billed, and started 18 times."""
+    (folder / "bad.py").write_bytes(content)
+    runs = {"tpu:slices[0].run": "python bad.py"}
+    code.require(runs, folder, "training")  # an image's Python may be another
+    if not message:
+        code.require(runs, folder, "training", runs)
+        return
+    with pytest.raises(PublishError) as refusal:
+        code.require(runs, folder, "training", runs)
+    assert str(refusal.value).startswith(message)

@@ -78,11 +78,12 @@ def test_the_layer_lets_the_hosts_account_read_what_the_settings_name_and_no_oth
 
 def test_a_secret_that_isnt_there_is_refused_with_the_command_that_creates_it(cloud: Emulated) -> None:
     (message,) = refusals(cloud, Secret("A", "none"), "none")
-    assert f"{PROJECT} has no such secret, or none with a version latest" in message
+    assert f"{PROJECT} has no such secret\n" in message
     fix = f"printf %s VALUE | gcloud secrets create none --project={PROJECT} --data-file=-"
     assert fix in message
     (message,) = refusals(cloud, Secret("A", "granted", "7"), "granted")
-    assert "none with a version 7" in message
+    added = f"printf %s VALUE | gcloud secrets versions add granted --project={PROJECT} --data-file=-"
+    assert message.endswith(f"it has no version 7\n    fix: {added}; or name another")
 
 
 def test_a_version_that_is_disabled_is_refused_with_the_command_that_enables_it(cloud: Emulated) -> None:
@@ -125,7 +126,15 @@ def test_an_account_that_may_not_read_it_is_named_with_the_grant(
 def test_a_login_that_may_not_look_takes_the_settings_word(cloud: Emulated) -> None:
     assert refusals(cloud, Secret("A", "granted"), "granted", who="user:ada@example.com") == []
     (message,) = refusals(cloud, Secret("A", "granted"), who="user:ada@example.com")
-    assert "which you may not look up\n    fix: storage:secrets: [granted], then tpu up" in message
+    assert "isn't in storage:secrets, and you may not look up who reads it, or if it is there" in message
+    google, notes = Client(PROJECT, Session(cloud, "user:ada@example.com"), sleep=lambda _: None), list[str]()
+    given, known = [Secret("A", "granted", "7"), Secret("B", "granted")], settings("granted")
+    assert not [*problems(google, known, given, hosts(known), notes.append)]
+    assert [item.partition(";")[0] for item in notes] == [
+        "granted@7: you may not look up if this version is there"
+    ]
+    made = f"printf %s VALUE | gcloud secrets create granted --project={PROJECT} --data-file=-"
+    assert f"fix: if it isn't there: {made}; then storage:secrets: [granted], then tpu up" in message
 
 
 def test_pods_are_granted_the_same_secrets() -> None:
@@ -157,7 +166,7 @@ def test_an_update_without_a_secret_of_the_settings_is_refused_and_a_preview_war
 @pytest.mark.parametrize(("names", "lines"), [
     (["granted"], ["ok hosts may read granted; of teams: own"]),
     (["none", "lonely"], [
-        f'missing "none": {PROJECT} has no such secret, or none with a version latest',
+        f'missing "none": {PROJECT} has no such secret',
         f'missing "lonely": must be readable by serviceAccount:{HOSTS}, and isn\'t',
     ]),
 ])  # fmt: skip
@@ -172,7 +181,7 @@ def test_the_doctor_reports_a_teams_secret_that_is_missing(cloud: Emulated) -> N
     given = parsed({**BASE, **TEAMS, "gcp:project": PROJECT, "queue:teams": teams_})
     google = Client(PROJECT, Session(cloud), sleep=lambda _: None)
     (finding,) = secrets.check(google, given, "secrets")
-    assert finding.detail == f'"none": {PROJECT} has no such secret, or none with a version latest'
+    assert finding.detail == f'"none": {PROJECT} has no such secret'
     assert finding.fix.startswith("printf %s VALUE | gcloud secrets create none")
 
 
