@@ -188,7 +188,7 @@ def _desired(
             why = f"READY for {since_min:.0f} min, but no heartbeat: see its boot log"
             return _of(member, Action.LEAVE, Condition.UNKNOWN, why)
         return _of(member, Action.LEAVE, Condition.STARTING, "no heartbeat yet")
-    return _of_status(member, status, reporting, now_s, limits)
+    return _of_status(member, observed, status, reporting, now_s, limits)
 
 
 def _absent(desired: Decision, last: WorkerStatus | None, *, deleted: bool) -> Decision:
@@ -202,14 +202,20 @@ def _absent(desired: Decision, last: WorkerStatus | None, *, deleted: bool) -> D
     return replace(desired, why=f"{desired.why}; its work was reported done") if done else desired
 
 
-def _older(member: Node) -> str:
+def _older(member: Node, observed: ObservedNode) -> str:
     """Return the reason for hosts with another command than the member's, and how they get it."""
-    command = f"tpu fleet exec ENV --slice {member.slice} -- sudo systemctl restart google-startup-scripts"
+    where = f"{observed.labels.get('environment', 'ENV')} --slice {member.slice}"
+    command = f"tpu fleet exec {where} -- sudo systemctl restart google-startup-scripts"
     return f"its hosts run an older command until they boot again\n    fix: {command}"
 
 
 def _of_status(
-    member: Node, status: WorkerStatus, reporting: frozenset[str], now_s: float, limits: Limits
+    member: Node,
+    observed: ObservedNode,
+    status: WorkerStatus,
+    reporting: frozenset[str],
+    now_s: float,
+    limits: Limits,
 ) -> Decision:
     """Return the action for a READY node, by its workers' statuses."""
     full = "its boot disk is full" if status.disk_full else ""
@@ -222,7 +228,7 @@ def _of_status(
     reports = status.worked_s > now_s - 2 * HEARTBEAT_S  # a slice whose job reports is never replaced
     if reports and status.work in ("running", "older"):
         if status.work == "older":
-            return _of(member, Action.LEAVE, Condition.STARTING, rerun or _older(member))
+            return _of(member, Action.LEAVE, Condition.STARTING, rerun or _older(member, observed))
         return _of(member, Action.LEAVE, Condition.WORKING, working)
     if status.work == "done":
         return _of(member, Action.LEAVE, Condition.DONE, "its work is done")
@@ -242,7 +248,7 @@ def _of_status(
             return _of(member, Action.LEAVE, Condition.UNKNOWN, f"{why}; no other slice reports either")
         return _claimed(member, Claim.SILENT, f"{why} while others report")
     if status.work == "older":
-        return _of(member, Action.LEAVE, Condition.STARTING, _older(member))
+        return _of(member, Action.LEAVE, Condition.STARTING, _older(member, observed))
     if status.work == "running":
         return _of(member, Action.LEAVE, Condition.WORKING, working)
     if rerun:

@@ -237,6 +237,9 @@ def test_work_of_another_command_is_no_work_of_the_one_that_is_asked_for() -> No
         }
         result = decided(0, view(observed(0), statuses=statuses))
         assert (result.action, why in result.why) == (Action.LEAVE, True), result
+        assert ("fix: tpu fleet exec dev --slice extract -- sudo " in result.why) is (
+            why == "an older command"
+        )
     mixed = [
         WorkerStatus(NOW_S - 50, work="done", command=now),
         WorkerStatus(NOW_S - 50, work="done", command=old),

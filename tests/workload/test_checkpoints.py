@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -11,6 +12,7 @@ from tests.limits import HANG_S
 from workload.errors import TakenError
 from workload.runs.store import FolderStore
 from workload.train import checkpoints as saves
+from workload.train.best import Evaluated
 from workload.train.checkpoints import Checkpoints
 from workload.train.cluster import Cluster, Membership
 from workload.train.config import CheckpointConfig
@@ -27,6 +29,22 @@ def test_the_newest_steps_are_kept_as_many_as_the_config_says(tmp_path: Path) ->
     checkpoints.wait()
     assert list_steps(store).complete == (3, 4)
     assert list_steps(store).incomplete == ()
+
+
+def test_a_better_step_is_the_best_as_soon_as_its_save_has_ended(tmp_path: Path) -> None:
+    """`tpu runs list` named the one before until the next save, minutes later."""
+    config = CheckpointConfig(keep=1, keep_best=True)
+    checkpoints = Checkpoints(FolderStore(tmp_path), Cluster(Membership()), config)
+    for step, loss in ((1, 0.7), (2, 0.6)):
+        checkpoints.save(step, {"a": jnp.ones(4)}, evaluated=Evaluated(loss, "a"))
+        until = time.monotonic() + HANG_S
+        while checkpoints.best != (step, loss):
+            assert time.monotonic() < until
+            assert checkpoints.best == (None if step == 1 else (1, 0.7)), "it isn't complete yet"
+            time.sleep(0.01)
+        assert step in list_steps(FolderStore(tmp_path)).complete
+    checkpoints.wait()
+    assert checkpoints.best == (2, 0.6)
 
 
 class Slow(FolderStore):

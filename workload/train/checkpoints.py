@@ -161,8 +161,13 @@ class Checkpoints:
 
     @property
     def best(self) -> tuple[int, float] | None:
-        """Readable complete step with the lowest loss on held-out tokens, and that loss."""
+        """Readable complete step with the lowest loss on held-out tokens, and that loss.
+
+        It may be of the last save as soon as that has ended here; the workers agree on it at the next.
+        """
         usable = self._complete - self._unreadable
+        if self._saving and self._saving.done() and not self._saving.exception():
+            usable |= {self._step}
         step = best.choose({step: loss for step, loss in self._evaluated.items() if step in usable})
         return None if step is None else (step, self._evaluated[step].loss)
 
