@@ -134,6 +134,9 @@ SCENARIO = Scenario(
             "fleet", 8899, prints=r"(?s)slices<b>8</b>.*\$[1-9][0-9.]*<.*working.*shards.*disk is full"
         ),
         # It continues after the other took the lease, and must not act any more.
+        step.command(
+            f"{SSH} tpu-us-east5-b-3-w0 'while systemctl is-active --quiet second; do sleep 1; done'"
+        ),
         step.wake("tpu-us-east5-a-2"),
         step.extracted("disturbed", workers=8),
         # The stream was begun elsewhere: the host gets its job back, and finds it done.
