@@ -127,7 +127,9 @@ def submit(
             f"  output:  tpu job logs {path} --follow\n"
             f"  end it:  tpu job cancel {path}"
         )
-        if run := run_of(words):
+        if chosen.run:
+            print(f"  run:     {chosen.run}")
+        if run := run_of(chosen.program):
             print(f"  curves:  tpu runs show {environment} {run}")
         if detach:
             print(advice)

@@ -158,7 +158,8 @@ def test_submitting_names_pools_price_and_the_next_commands(
     for line in (
         "  output:  tpu job logs dev vision train-tiny --follow",
         "  end it:  tpu job cancel dev vision train-tiny",
-        "  curves:  tpu runs show dev tiny",
+        "  run:     vision-train-tiny",
+        "  curves:  tpu runs show dev vision-train-tiny",
     ):  # fmt: skip
         assert line in out.splitlines()
 

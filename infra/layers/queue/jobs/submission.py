@@ -69,12 +69,24 @@ class JobRequest:
 
 @dataclass(frozen=True)
 class Submission:
-    """A job, with the pools that it may run on and what it costs an hour; None where unknown."""
+    """A job, with the pools that it may run on and what it costs an hour; None where unknown.
+
+    Attributes:
+        program: its words, with the name of the run that they write.
+    """
 
     job: Job
     pools: Sequence[Pool]
     hourly: float | None
+    program: Sequence[str]
     variables: Variables = NO_VARIABLES
+
+    @property
+    def run(self) -> str:
+        """The run that the program writes, a training or an extraction; empty for other programs."""
+        line = shlex.join(self.program)
+        written = commands.training(line) or commands.extraction(line)
+        return written.name if written else ""
 
     @property
     def reason(self) -> str:
@@ -108,11 +120,12 @@ def submission(settings: Settings, request: JobRequest) -> Submission:
     if disk := disk_name(settings, zones[0]):
         claims[DATA_MOUNT] = Claim(data_claim(disk), read_only=True)
     name = request.name or _default_name(request.program)
+    program = _named(request.program, f"{team.namespace}-{name}")
     job = Job(
         name=name,
         team=team,
         image=request.image or str(settings[QueueSettings].image),
-        command=_command(settings, observed(settings, request.program, team.namespace), request.variables),
+        command=_command(settings, observed(settings, program, team.namespace), request.variables),
         topology=first.kind.topology,
         hosts=first.nodes,
         chips_per_host=first.machine.chips,
@@ -131,7 +144,7 @@ def submission(settings: Settings, request: JobRequest) -> Submission:
         pool.hourly or 0 for pool in fitting
     )
     hourly = None if dearest is None else request.slices * dearest
-    return Submission(job, fitting, hourly, request.variables)
+    return Submission(job, fitting, hourly, program, request.variables)
 
 
 def _people(settings: Settings, request: JobRequest) -> Iterator[Problem]:
@@ -153,6 +166,18 @@ def _people(settings: Settings, request: JobRequest) -> Iterator[Problem]:
             "1 to 40 lowercase letters, digits and hyphens, first a letter, last no hyphen",
             "write --name NAME",
         )  # fmt: skip
+    if _named(request.program, name) != request.program:
+        yield from _of_others(settings, request.team, name)
+
+
+def _of_others(settings: Settings, team: str, job: str) -> Iterator[Problem]:
+    """Yield the problem of a job whose run would have the name of another team's."""
+    own = next((item.namespace for item in teams(settings) if item.name == team), None)
+    for other in teams(settings) if own else ():
+        theirs = f"{other.namespace}-"
+        if theirs.startswith(f"{own}-") and other.namespace != own and f"{own}-{job}".startswith(theirs):
+            rule = f"runs of {team} are {own}-JOB, and {theirs}… are those of {other.name}"
+            yield Problem("--name", f'"{job}"', rule, "write another --name")
 
 
 def _program(settings: Settings, request: JobRequest) -> Iterator[Problem]:
@@ -283,6 +308,13 @@ def _default_name(program: Sequence[str]) -> str:
         re.sub(r"\.\w+$", "", word.rpartition("/")[2]) for word in program[:2] if not word.startswith("-")
     ]
     return re.sub("[^a-z0-9]+", "-", "-".join(words).lower()).strip("-")[:40].strip("-")
+
+
+def _named(program: Sequence[str], run: str) -> Sequence[str]:
+    """Add the name of the run, unless it has one: jobs of one config write a run each."""
+    keeps = program[0] in ("train", "extract")
+    named = any(word.partition("=")[0] == "--name" for word in program)
+    return [*program, "--name", run] if keeps and not named else program
 
 
 def _command(settings: Settings, program: Sequence[str], variables: Variables) -> list[str]:
