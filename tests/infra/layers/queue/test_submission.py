@@ -265,6 +265,15 @@ def test_what_cant_run_is_refused_before_it_is_submitted(words: dict[str, Any], 
     assert str(refused.value).startswith("1 problem in the job:")
 
 
+def test_the_fix_of_an_image_of_docker_hub_is_one_that_nodes_reach() -> None:
+    for image in ("debian", f"docker.io/library/debian@sha256:{'0' * 64}"):
+        with pytest.raises(SubmissionError, match=r"mirror\.gcr\.io/library/[d…]"):
+            submit(image=image)
+    assert submit(image=f"mirror.gcr.io/library/debian@sha256:{'0' * 64}").job.image.startswith("mirror.")
+    with pytest.raises(SubmissionError, match="fix: copy it to Artifact Registry"):
+        submit(image=f"quay.io/a/b@sha256:{'0' * 64}")
+
+
 def test_all_that_is_wrong_is_named_at_once() -> None:
     with pytest.raises(SubmissionError, match="4 problems in the job"):
         submit("rm -rf /", team="others", priority="now", size="8x8")
