@@ -132,7 +132,7 @@ def submission(settings: Settings, request: JobRequest) -> Submission:
         slices=request.slices,
         account=settings[GkeSettings].kubernetes_account,
         priority=request.priority,
-        environment={**_environment(settings, team, name, first), **request.variables.environment},
+        environment={**_environment(settings, team, name, fitting), **request.variables.environment},
         selector=selector,
         claims=claims,
         scales=first.scales,
@@ -174,9 +174,9 @@ def _of_others(settings: Settings, team: str, job: str) -> Iterator[Problem]:
     """Yield the problem of a job whose run would have the name of another team's."""
     own = next((item.namespace for item in teams(settings) if item.name == team), None)
     for other in teams(settings) if own else ():
-        theirs = f"{other.namespace}-"
-        if theirs.startswith(f"{own}-") and other.namespace != own and f"{own}-{job}".startswith(theirs):
-            rule = f"runs of {team} are {own}-JOB, and {theirs}… are those of {other.name}"
+        prefix = f"{other.namespace}-"
+        if prefix.startswith(f"{own}-") and other.namespace != own and f"{own}-{job}".startswith(prefix):
+            rule = f"runs of {team} are {own}-JOB, and {prefix}… are those of {other.name}"
             yield Problem("--name", f'"{job}"', rule, "write another --name")
 
 
@@ -326,19 +326,26 @@ def _command(settings: Settings, program: Sequence[str], variables: Variables) -
     return ["bash", "-c", loader, "job", *own]
 
 
-def _environment(settings: Settings, team: Team, name: str, pool: Pool) -> Mapping[str, str]:
+def _environment(settings: Settings, team: Team, name: str, fitting: Sequence[Pool]) -> Mapping[str, str]:
     """Return a program's environment variables, as on a TPU VM (docs/guides/code.md)."""
     bucket = settings[StorageSettings].bucket_name
     folder = f"{jobs_folder(team.namespace)}{name}"
     variables = {
         "TPU_NAME": f"{team.namespace}-{name}",
-        "ACCELERATOR_TYPE": pool.kind.name,
+        "ACCELERATOR_TYPE": fitting[0].kind.name,
         "CHECKPOINT_BUCKET": bucket,
         # Of this job of this team alone: two programs that save state.npz must not meet.
         "CHECKPOINT_DIR": f"{MOUNT}/{folder}",
         "CHECKPOINT_URL": f"gs://{bucket}/{folder}",
         "STEPS_BUCKET": steps_bucket(settings),
     }
+    # For the run's price; of pools that differ in them the job may get any.
+    for variable, values in (
+        ("TPU_ZONE", {pool.zone for pool in fitting}),
+        ("TPU_PROVISIONING", {pool.provisioning for pool in fitting}),
+    ):
+        if len(values) == 1:
+            variables[variable] = values.pop()
     if _has_data(settings):
         variables["DATA_DIR"] = DATA_MOUNT
     if settings[QueueSettings].install == "bundle":

@@ -97,6 +97,8 @@ def test_a_pod_finds_what_a_host_finds() -> None:
         "JOB_HOSTS": "4",
         "TPU_NAME": "vision-train-tiny",
         "ACCELERATOR_TYPE": "v6e-16",
+        "TPU_ZONE": "us-east5-b",
+        "TPU_PROVISIONING": "spot",
         "CHECKPOINT_BUCKET": "my-project-checkpoints",
         "CHECKPOINT_DIR": "/mnt/checkpoints/jobs/vision/train-tiny",
         "CHECKPOINT_URL": "gs://my-project-checkpoints/jobs/vision/train-tiny",
@@ -116,6 +118,17 @@ def test_a_pod_finds_what_a_host_finds() -> None:
     assert notes(submit())["gke-gcsfuse/volumes"] == "true", (
         "GKE adds the bucket's sidecar to such pods alone"
     )
+
+
+def test_pods_name_zone_and_way_of_payment_where_all_pools_agree() -> None:
+    def names(*pools: Any) -> set[str]:
+        env = {entry["name"] for entry in worker(submit(pools=pools, **{"data:snapshot": None}))["env"]}
+        return env & {"TPU_ZONE", "TPU_PROVISIONING"}
+
+    train = TWO[0]
+    assert names({**train, "count": 2}) == {"TPU_ZONE", "TPU_PROVISIONING"}
+    assert names(train, {**train, "name": "b", "spot": False}) == {"TPU_ZONE"}
+    assert names(train, {**train, "name": "b", "zone": "us-east5-a"}) == {"TPU_PROVISIONING"}
 
 
 @pytest.mark.parametrize(("install", "command"), [
