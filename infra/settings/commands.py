@@ -242,6 +242,12 @@ def _value(text: str) -> Any:
         return text
 
 
+def named(program: Sequence[str], run: str) -> Sequence[str]:
+    """Add the run's name to a training or an extraction without: jobs of one config write a run each."""
+    has_name = any(word.partition("=")[0] == "--name" for word in program)
+    return [*program, "--name", run] if program[0] in PACKAGED and not has_name else program
+
+
 def own_file(run: str) -> str | None:
     """Return the file of `tpu:code` that `run` needs, e.g. "start.sh" of `./start.sh`, or None."""
     words = split(run)

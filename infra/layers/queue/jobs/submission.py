@@ -120,7 +120,7 @@ def submission(settings: Settings, request: JobRequest) -> Submission:
     if disk := disk_name(settings, zones[0]):
         claims[DATA_MOUNT] = Claim(data_claim(disk), read_only=True)
     name = request.name or _default_name(request.program)
-    program = _named(request.program, f"{team.namespace}-{name}")
+    program = commands.named(request.program, f"{team.namespace}-{name}")
     job = Job(
         name=name,
         team=team,
@@ -166,7 +166,7 @@ def _people(settings: Settings, request: JobRequest) -> Iterator[Problem]:
             "1 to 40 lowercase letters, digits and hyphens, first a letter, last no hyphen",
             "write --name NAME",
         )  # fmt: skip
-    if _named(request.program, name) != request.program:
+    if commands.named(request.program, name) != request.program:
         yield from _of_others(settings, request.team, name)
 
 
@@ -308,13 +308,6 @@ def _default_name(program: Sequence[str]) -> str:
         re.sub(r"\.\w+$", "", word.rpartition("/")[2]) for word in program[:2] if not word.startswith("-")
     ]
     return re.sub("[^a-z0-9]+", "-", "-".join(words).lower()).strip("-")[:40].strip("-")
-
-
-def _named(program: Sequence[str], run: str) -> Sequence[str]:
-    """Add the name of the run, unless it has one: jobs of one config write a run each."""
-    keeps = program[0] in ("train", "extract")
-    named = any(word.partition("=")[0] == "--name" for word in program)
-    return [*program, "--name", run] if keeps and not named else program
 
 
 def _command(settings: Settings, program: Sequence[str], variables: Variables) -> list[str]:
