@@ -50,7 +50,7 @@ from infra.prices.run import RunPrice
 from infra.publish.code import read as read_code
 from infra.publish.environment import Target
 from infra.publish.publishing import LOCKS, default_lock, publish
-from infra.settings import rules
+from infra.settings import commands, rules
 from infra.settings.images import refused
 from infra.settings.schema import FleetSettings, Settings
 from infra.slices import inputs, nodes
@@ -86,7 +86,7 @@ _ANY_BUNDLE = "0" * 64  # the settings are checked before a bundle exists
 @click.option("--slice", "kind", required=True, metavar="TYPE", help="Slice type: v6e-1, v6e-8, v6e-16, …")
 @click.option("--zones", type=Names(), default=(), metavar="ZONE,…",
               help="Zones in order of preference; default: all that the environment covers.")  # fmt: skip
-@click.option("--name", metavar="NAME", help="Name of the run; default: the script's.")
+@click.option("--name", metavar="NAME", help="Name of slice and run; default: the script's.")
 @click.option("--on-demand", is_flag=True, help="Rent on demand instead of spot.")
 @options.hours
 @click.option("--entry", metavar="SCRIPT", help="The script of the folder that starts.")
@@ -119,6 +119,7 @@ def run(
             from cli import offline  # the trainer's modules
 
             offline.refuse_config(shlex.split(program.run), program.folder)
+            program = _named(program, name)
         name = name or re.sub(r"[^a-z0-9]+", "-", _called(path, image)).strip("-")
         item = _item(settings, name, kind, zones, image, spot=not on_demand)
         item |= {"run": program.run} | ({STOP_WHEN_DONE: True} if stop_when_done else {})
@@ -166,6 +167,12 @@ def run(
     if as_json:
         print(json.dumps({"environment": environment, **item, **job.result}))
     return status
+
+
+def _named(program: UserCode, name: str | None) -> UserCode:
+    """Name a training as the slice that the user named."""
+    words = shlex.split(program.run)
+    return replace(program, run=shlex.join(commands.named(words, name))) if name else program
 
 
 class Job:

@@ -105,9 +105,10 @@ def training(run: str) -> Training | None:
 
 @dataclass(frozen=True)
 class Extraction:
-    """Arguments of `extract …`, its config among them."""
+    """Arguments of `extract …`, its config and its run's name among them."""
 
     config: str
+    name: str
     words: tuple[str, ...]
 
 
@@ -116,10 +117,10 @@ def extraction(run: str) -> Extraction | None:
     program, *words = split(run) or [""]
     if program != "extract":
         return None
-    config, _, options = _parsed(program, words, EXTRACT_OPTIONS, EXTRACT_SWITCHES)
+    config, name, options = _parsed(program, words, EXTRACT_OPTIONS, EXTRACT_SWITCHES)
     if not options["--stream"]:
         raise ValueError("extract takes --stream URL: streams that `workload data streams` wrote")
-    return Extraction(config, tuple(words))
+    return Extraction(config, name, tuple(words))
 
 
 def other_options(run: str) -> None:
@@ -239,6 +240,12 @@ def _value(text: str) -> Any:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
+
+
+def named(program: Sequence[str], run: str) -> Sequence[str]:
+    """Add the run's name to a training or an extraction without: jobs of one config write a run each."""
+    has_name = any(word.partition("=")[0] == "--name" for word in program)
+    return [*program, "--name", run] if program[0] in PACKAGED and not has_name else program
 
 
 def own_file(run: str) -> str | None:

@@ -51,14 +51,7 @@ class Pool:
     @property
     def hourly(self) -> float | None:
         """US dollars an hour while all nodes are there; None where no catalog knows the price."""
-        price = CATALOG.price(self.zone)
-        prices = {
-            ON_DEMAND: price.on_demand,
-            SPOT: price.spot,
-            FLEX_START: price.flex_start,
-            QUEUED: price.flex_start,
-        }
-        dollars = prices.get(self.provisioning)
+        dollars = chip_hourly(self.zone, self.provisioning)
         return None if dollars is None else self.kind.chips * dollars
 
     @property
@@ -95,6 +88,18 @@ class Pool:
             "scales": self.scales,
             "pricePerHour": self.hourly,
         }
+
+
+def chip_hourly(zone: str, provisioning: str) -> float | None:
+    """US dollars an hour of a chip, by a way of PROVISIONING; None where no catalog knows the price."""
+    price = CATALOG.price(zone)
+    prices = {
+        ON_DEMAND: price.on_demand,
+        SPOT: price.spot,
+        FLEX_START: price.flex_start,
+        QUEUED: price.flex_start,
+    }
+    return prices.get(provisioning)
 
 
 def region(settings: Settings) -> str:
