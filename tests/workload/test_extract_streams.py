@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,29 @@ def test_of_a_folder_here_all_streams_are_taken_one_after_another(
     assert output.count("next: ") == 1
     made = tmp_path / "out" / "extractions" / "qwen2.5-0.5b" / "activations"
     assert sorted(entry.name for entry in made.iterdir()) == ["tpu_3", "tpu_4"]
+
+
+@pytest.mark.parametrize("flags", [["--estimate"], []])
+def test_streams_of_another_tokenizer_than_the_models_own_are_refused(
+    flags: list[str], weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = shutil.copytree(weights, tmp_path / "model")
+    (folder / "tokenizer.json").write_text("{}")
+    (tmp_path / "s.jsonl").write_text('{"text": "a"}\n')
+    streams = str(tmp_path / "streams")
+    assert main(["data", "streams", "--source", str(tmp_path / "s.jsonl"), "--out", streams]) == 0
+    output = capsys.readouterr()
+    assert "tokens are bytes; for a model that has a tokenizer of its own: --tokenizer" in output.err
+    assert "1 sample, 1 token in 1 stream" in output.out
+    line = ["extract", "qwen2.5-0.5b.toml", "--stream", streams, "--dir", str(tmp_path / "out"), *flags]
+    line += ["--set", "extract.points=mlp_out.0", "--set"]
+    assert main([*line, f"model.weights={weights}"]) == 0, "it has none"
+    assert main([*line, f"model.weights={folder}"]) == 2
+    error = capsys.readouterr().err
+    assert f"was made with another tokenizer, bytes, than the one of {folder}\n    fix: " in error
+    assert "data streams … --tokenizer FOLDER" in error
+    index = json.loads((tmp_path / "streams" / "streams.json").read_text())
+    assert (index["tokenizer"], index["tokenizer_sha256"]) == ("bytes", "bytes")
 
 
 @pytest.mark.parametrize("member", [None, "3"])

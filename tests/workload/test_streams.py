@@ -125,6 +125,10 @@ def test_the_same_call_makes_the_same_bytes_and_another_is_refused(tmp_path: Pat
     before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
     streamed(source, tmp_path / "out", streams=2)
     assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
+    index = json.loads(before["streams.json"])
+    del index["tokenizer"], index["tokenizer_sha256"]  # as an earlier version's
+    (tmp_path / "out" / "streams.json").write_text(json.dumps(index))
+    streamed(source, tmp_path / "out", streams=2)
     with pytest.raises(DataError, match=r"stream_000.safetensors: exists with other bytes"):
         streamed(source, tmp_path / "out", streams=3)
 

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from workload import arguments as arguments_of
+from workload import print_progress
 from workload.activations import pickles
 from workload.activations.reader import Activations
 from workload.activations.shard import CHANGED, MEND, About, Shard
@@ -29,7 +30,11 @@ def main(arguments: Sequence[str]) -> int:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, text, command in (
         ("show", "List shards, or the tensors of one document.", _show),
-        ("stats", "Show tokens, mean norm and spread of every point over all shards.", _stats),
+        (
+            "stats",
+            "Show each point's tokens, root mean square norm, norm of the mean, and spread.",
+            _stats,
+        ),
         ("verify", "Read every byte; report damaged, missing and duplicate data.", _verify),
         ("convert", "Write shards in the layout of kathir-ks/activation-extract.", _convert),
     ):
@@ -64,8 +69,9 @@ def _show(options: argparse.Namespace, activations: Activations) -> int:
         print(f"{document.id}: sample {document.sample}, {len(document.tokens)} tokens")
         for point in activations.points:
             value = document[point]
-            norm = float(np.linalg.norm(value.astype(np.float32)))
-            print(f"  {point:<20} {'x'.join(map(str, value.shape)):<14} {value.dtype} norm {norm:.4g}")
+            norms_L = np.linalg.norm(value.astype(np.float32).reshape(len(value), -1), axis=1)
+            shape, norm = "x".join(map(str, value.shape)), f"mean norm of a token {norms_L.mean():.4g}"
+            print(f"  {point:<20} {shape:<14} {value.dtype} {norm}")
         return 0
     if options.json:
         shards = [
@@ -90,15 +96,19 @@ def _stats(options: argparse.Namespace, activations: Activations) -> int:
         moments = activations.moments(point)
         statistics[point] = {
             "tokens": moments.count,
-            "mean_norm": float(np.linalg.norm(moments.mean)),
+            "rms_norm": moments.rms_norm,
+            "norm_of_mean": float(np.linalg.norm(moments.mean)),
             "std": float(np.sqrt(moments.variance.mean())),
         }
+    if partial := activations.partial():
+        print_progress(partial)
     if options.json:
         print(json.dumps(statistics, indent=2))
         return 0
-    print(f"{'point':<20} {'tokens':>12} {'|mean|':>10} {'std':>10}")
+    print(f"{'point':<20} {'tokens':>12} {'rms norm':>10} {'|mean|':>10} {'std':>10}")
     for point, values in statistics.items():
-        print(f"{point:<20} {values['tokens']:>12} {values['mean_norm']:>10.4g} {values['std']:>10.4g}")
+        numbers = (f"{values[name]:>10.4g}" for name in ("rms_norm", "norm_of_mean", "std"))
+        print(f"{point:<20} {values['tokens']:>12} {' '.join(numbers)}")
     return 0
 
 

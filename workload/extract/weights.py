@@ -27,6 +27,10 @@ class Weights(Protocol):
     def generation(self) -> Generation:
         """Begin and end tokens."""
 
+    @property
+    def tokenizer_sha256(self) -> str:
+        """Identity of its own tokenizer.json; empty if it has none."""
+
     def check(self) -> None:
         """Raise if the weights don't match `arch`."""
 
