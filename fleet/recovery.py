@@ -18,16 +18,19 @@ from infra.engine.roles import with_roles
 from infra.google.failures import Failure, Kind
 from infra.layers.tpu.published import unpublished
 from infra.prices import table as prices_table
+from infra.settings.sources import ROOT
+from infra.slices import inputs, preflight
 from infra.slices import price as slices_price
 from infra.slices.nodes import Node
+from infra.slices.settings import TpuSettings
 
 _POLL_S = 2.0
 _PATIENCE_S = 300.0  # with a zone that doesn't answer
 
 
-def create(request: FleetCommand) -> int:
-    """Create the members that don't exist."""
-    return _change(request, "create", lambda decision, _: decision.action is Action.CREATE)
+def create(request: FleetCommand, later: Collection[str] = ()) -> int:
+    """Create the members that don't exist; `later`: settings whose folders a program doesn't need yet."""
+    return _change(request, "create", lambda decision, _: decision.action is Action.CREATE, later=later)
 
 
 def recover(request: FleetCommand) -> int:
@@ -44,7 +47,11 @@ def was_lost(decision: Decision, controller: Controller) -> bool:
 
 
 def _change(
-    request: FleetCommand, verb: str, selects: Callable[[Decision, Controller], bool], updates: bool = True
+    request: FleetCommand,
+    verb: str,
+    selects: Callable[[Decision, Controller], bool],
+    updates: bool = True,
+    later: Collection[str] = (),
 ) -> int:
     """Carry out the decisions that `selects` accepts; `updates`: also give living nodes new settings."""
     with progress():
@@ -58,6 +65,8 @@ def _change(
     }
     members = [member for member in observation.members if member.key in due]
     adds = request.adhoc is not None and PHASE not in fleet.adhoc[request.adhoc["name"]]
+    if verb == "create":
+        _require_read(request, fleet, members, later)
     for line in _plan(observation, due, members):
         print(line, file=request.output)
     changes = bool(due or observation.outdated or adds)
@@ -92,6 +101,17 @@ def _plan(observation: Observation, due: Collection[str], members: Sequence[Node
         names = ", ".join(observation.outdated)
         lines.append(f"  update   {names}: new settings, which hosts have after their next boot")
     return lines
+
+
+def _require_read(
+    request: FleetCommand, fleet: Environment, members: Sequence[Node], later: Collection[str]
+) -> None:
+    """Raise InfraError for what the members' programs would refuse, or read and isn't there."""
+    code, own = fleet.settings[TpuSettings].code, fleet.settings[TpuSettings].bundle
+    read = [member for member in members if member.bundle == own]
+    inputs.require(fleet.google, request.environment, inputs.of(read), ROOT / (code or ""), later)
+    for verdict in preflight.of(read, code):
+        print(verdict.line, file=request.output)
 
 
 def _require_startable(fleet: Environment) -> None:
