@@ -11,7 +11,7 @@ import pytest
 from tests.workload.extracting import ARCH, make_stream, save_weights
 from workload.__main__ import main
 from workload.errors import StoreError
-from workload.runs.store import FolderStore
+from workload.runs.store import FolderStore, open_store
 
 
 @pytest.fixture(scope="module", name="weights")
@@ -89,6 +89,35 @@ def test_of_a_folder_here_all_streams_are_taken_one_after_another(
     assert output.count("next: ") == 1
     made = tmp_path / "out" / "extractions" / "qwen2.5-0.5b" / "activations"
     assert sorted(entry.name for entry in made.iterdir()) == ["tpu_3", "tpu_4"]
+
+
+def test_an_estimate_reads_weights_and_streams_of_a_bucket_without_tensors(
+    weights: Path,
+    tmp_path: Path,
+    storage_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", storage_url)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    store, raw = open_store("gs://bucket/estimated"), make_stream([5, 60, 33])
+    store.create("model/config.json", (weights / "config.json").read_bytes())
+    store.create("model/model.safetensors", b"large")
+    store.create("streams/streams.json", b'{"tokens": 98, "samples": 3, "sha256": {}}')
+    store.create("streams/stream_000.safetensors", raw)
+    line = ["extract", "qwen2.5-0.5b.toml", "--estimate", "--json", "--stream", f"{store.url}/streams"]
+    line += ["--set", f"model.weights={store.url}/model", "--set"]
+    assert main([*line, "extract.points=mlp_out.0"]) == 0
+    assert json.loads(capsys.readouterr().out)["tokens"] == 98
+    assert [path.name for path in tmp_path.rglob("*.json")] == ["config.json"]
+    assert not [*tmp_path.rglob("*.safetensors")]
+    assert main([*line, "extract.points=mlp_out.40"]) == 2
+    assert "mlp_out.40: the model has layers 0 to 3" in capsys.readouterr().err
+    assert main([*line, "extract.points=mlp_out.0", "--set", "extract.positions=5000"]) == 2
+    assert "5000: document 'doc-0' has only 5 tokens" in capsys.readouterr().err
+    store.write("model/tokenizer.json", b"{}")
+    assert main([*line, "extract.points=mlp_out.0"]) == 2
+    assert "was made with another tokenizer, bytes" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("flags", [["--estimate"], []])

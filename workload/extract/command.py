@@ -17,6 +17,7 @@ from workload.host import chips
 from workload.host.heartbeat import Heartbeat
 from workload.runs import location
 
+_LARGEST_DOWNLOAD_BYTES = 1 << 28  # of a stream that an estimate checks
 _EXAMPLES = """  workload extract qwen2.5-0.5b.toml --stream gs://my-project-checkpoints/streams/stream_000.safetensors
   workload extract mine.toml --stream streams/stream_000.safetensors --dir /tmp/extracting
   workload extract mine.toml --stream ... --set 'extract.points=["resid_post.12", "mlp_out.*"]' --name two"""
@@ -62,7 +63,7 @@ def _estimate(options: argparse.Namespace) -> int:
     from workload.data.stream import read
     from workload.extract import checks, points, positions
     from workload.extract.estimate import of_source
-    from workload.extract.weights import find
+    from workload.extract.weights import described
     from workload.model import huggingface
     from workload.preflight.slices import of_a_host
     from workload.runs.store import open_store
@@ -76,7 +77,7 @@ def _estimate(options: argparse.Namespace) -> int:
     extract = config.extract
     of_positions = positions.unknown(extract.positions)
     with _of_hosts([*problems, *points.unknown(extract.points), *of_positions]):
-        weights = find(config.model.weights, options.dir)
+        weights = described(config.model.weights, options.dir)
         arch = weights.arch
     wanted, of_points = points.parse(extract.points, arch)
     if problems := problems + of_points + of_positions:
@@ -203,13 +204,16 @@ def _local_streams(folder: str) -> list[str]:
 
 
 def _to_check(stream: str) -> list[str]:
-    """Return the streams that an estimate checks: all of a local folder, the first one of a bucket's."""
+    """Return the streams that an estimate checks: all of a local folder, a bucket's first if it is short."""
     from workload.runs.store import open_store
 
     if stream.endswith(".safetensors"):
         return [stream]
-    names = [name for name in open_store(stream).list("stream_") if name.endswith(".safetensors")]
-    return [f"{stream.rstrip('/')}/{name}" for name in (names[:1] if "://" in stream else names)]
+    sizes = open_store(stream).sizes("stream_")
+    names = sorted(name for name in sizes if name.endswith(".safetensors"))
+    if "://" in stream:
+        names = [name for name in names[:1] if sizes[name] <= _LARGEST_DOWNLOAD_BYTES]
+    return [f"{stream.rstrip('/')}/{name}" for name in names]
 
 
 def _extract(
