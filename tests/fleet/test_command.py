@@ -38,11 +38,24 @@ def test_status_shows_every_member_and_the_sums(world: Cloud, capsys: pytest.Cap
     cloud.states["tpu-us-east5-a-1"] = "PREEMPTED"
     assert fleet(["status", "dev"]) == 0
     output = capsys.readouterr().out
-    assert len(output.splitlines()) == 8
+    assert len(output.splitlines()) == 9
     assert re.search(r"tpu-us-east5-a-1 +us-east5-a +PREEMPTED +recovering .*Google says PREEMPTED", output)
     assert "5 slices: 4 working, 1 recovering; 5,000 samples, 48 shards, 48.0 GB" in output
     assert not cloud.requests
     assert cloud.kept is None
+
+
+def test_status_names_the_next_command_where_nobody_recovers_what_was_lost(
+    world: Cloud, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.states["tpu-us-east5-a-1"] = "PREEMPTED"
+    assert fleet(["status", "dev"]) == 0
+    line = "tpu-us-east5-a-1: no controller recovers it; next: tpu recover dev; tpu fleet monitor dev also"
+    assert line in capsys.readouterr().out
+    leader = {"id": "other", "host": "a", "at_s": time.time()}
+    world.objects[object_of(OWNER.stack)] = json.dumps({**ControllerState().to_json(), "leader": leader}), 1
+    assert fleet(["status", "dev"]) == 0
+    assert "no controller recovers" not in capsys.readouterr().out
 
 
 def test_status_shows_what_is_deleted_as_absent_and_what_the_stack_lost_as_recovering(

@@ -121,9 +121,7 @@ def test_positions_that_documents_have_not(
         ("last,0", ("last", "0")), ("0, -2", ("0", "-2")),
     ],
 )  # fmt: skip
-def test_words_may_be_bare_and_several_with_or_without_brackets(
-    given: str, words: tuple[str, ...]
-) -> None:
+def test_words_may_be_bare_and_several_with_or_without_brackets(given: str, words: tuple[str, ...]) -> None:
     config = configs.load("qwen2.5-0.5b.toml", [f"extract.positions={given}"])
     assert config.extract.positions == words
 
