@@ -25,6 +25,7 @@ from infra.slices.nodes import Node
 from infra.slices.settings import TpuSettings
 
 _POLL_S = 2.0
+_START_AGAIN = "sudo systemctl restart google-startup-scripts"
 _PATIENCE_S = 300.0  # with a zone that doesn't answer
 
 
@@ -75,6 +76,7 @@ def _change(
     if request.dry_run or not changes:
         return print_status(observation, as_json=True) if request.as_json else report_unanswered(observation)
 
+    updated = [member.slice for member in observation.members if member.key in observation.outdated]
     _require_startable(fleet)
     if members:
         confirm(f"{verb.capitalize()} {len(members)} slice(s)?", request.yes)
@@ -86,7 +88,7 @@ def _change(
         observation, failures = _until_up(controller, due, attempts, request)
     finally:
         release(controller)
-    return _report(request, observation, failures)
+    return _report(request, observation, failures, bool(due), [*dict.fromkeys(updated)])
 
 
 def _plan(observation: Observation, due: Collection[str], members: Sequence[Node]) -> list[str]:
@@ -180,12 +182,22 @@ def _out_of_reach(
     }
 
 
-def _report(request: FleetCommand, observation: Observation, failures: dict[str, Failure]) -> int:
-    """Print the outcome; return the exit status."""
+def _report(
+    request: FleetCommand,
+    observation: Observation,
+    failures: dict[str, Failure],
+    new: bool,
+    updated: Sequence[str],
+) -> int:
+    """Print the outcome; return the exit status. `new`: nodes are; `updated`: slices with living ones."""
     if request.as_json:
         print_status(observation, as_json=True)
     elif not failures:
-        print(f"done; new nodes boot now; next: tpu status {request.environment} --watch")
+        print(f"done{'; new nodes boot now' if new else ''}; next: tpu status {request.environment} --watch")
+        if updated:
+            named = " ".join(f"--slice {name}" for name in updated)
+            again = f"tpu fleet exec {request.environment} {named} -- {_START_AGAIN}"
+            print(f"living nodes start with the new settings at their next boot, or now: {again}")
     for key, failure in failures.items():
         print(f"error: {key}: {with_roles(str(failure))}", file=sys.stderr)
     if failures:

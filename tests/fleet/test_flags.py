@@ -147,11 +147,17 @@ def test_orphans_are_found_and_deleted_where_the_file_lists_no_slices_any_more(
     assert "Pulumi.dev.yaml lists no slices" in capsys.readouterr().err
 
 
-def test_recovering_gives_no_living_node_new_settings_and_creating_does(world: Cloud) -> None:
+def test_recovering_gives_no_living_node_new_settings_and_creating_does(
+    world: Cloud, capsys: pytest.CaptureFixture[str]
+) -> None:
     world.states["tpu-us-east5-b-1"] = "PREEMPTED"
     world.labels["tpu-us-east5-a-0"] = {**world.labels["tpu-us-east5-a-0"], "spec": "of-before"}
     assert fleet(["recover", "dev", "--yes"]) == 0
     assert ("create", "tpu-us-east5-b-1") in world.requests
     assert not world.updated
+    capsys.readouterr()
     assert fleet(["create", "dev", "--yes"]) == 0
     assert world.updated == ["tpu-us-east5-a-0"]
+    output = capsys.readouterr().out
+    assert "new nodes boot" not in output, "there is none"
+    assert "or now: tpu fleet exec dev --slice extract -- sudo systemctl restart google-startup" in output

@@ -83,7 +83,7 @@ def places(raw: bytes) -> dict[str, slice]:
     return {key: slice(start + begin, start + end) for key, (begin, end) in offsets.items()}
 
 
-def test_a_document_is_found_by_its_name(run: Path) -> None:
+def test_a_document_is_found_by_its_name(run: Path, tmp_path: Path) -> None:
     activations = Activations(str(run))
     assert len(activations) == 60
     document = activations["doc-7"]
@@ -91,8 +91,15 @@ def test_a_document_is_found_by_its_name(run: Path) -> None:
     assert document["resid_post.2"].shape == (47, ARCH.d_model)
     assert document["attn_z.2.h3"].shape == (47, ARCH.K)
     assert sorted(item.id for item in activations) == sorted(f"doc-{n}" for n in range(60))
-    with pytest.raises(DataError, match="holds no document 'doc-60'"):
+    with pytest.raises(DataError, match="holds no document 'doc-60'\n    fix: wait until it is extracted"):
         activations["doc-60"]
+    config = json.loads((run / "config.json").read_text())
+    config["streams"]["count"] = 0
+    whole = FolderStore(tmp_path)
+    copy_all(run, whole)
+    whole.write("config.json", json.dumps(config).encode())
+    with pytest.raises(DataError, match="holds no document 'doc-60'\n    fix: see the names"):
+        Activations(str(tmp_path))["doc-60"]
     with pytest.raises(DataError, match=r"keeps no resid_post.9\n    fix: one of resid_post.3, "):
         document["resid_post.9"]
     with pytest.raises(DataError, match=r"keeps no token_ids\n    fix: one of tokens"):
@@ -190,7 +197,7 @@ def test_the_commands_show_count_and_verify(run: Path, capsys: pytest.CaptureFix
     assert main(["activations", "verify", str(run)]) == 1
     output = capsys.readouterr().out
     assert "of 8 streams, 0, 1, 2, 4, 5, 6, 7 have no shard yet" in output
-    assert "60 documents, 1 problems" in output
+    assert "60 documents, 1 problem\n" in output
 
 
 def test_verify_names_what_is_damaged_missing_or_there_twice(

@@ -33,10 +33,10 @@ def test_a_fleets_host_takes_its_own_stream(
     monkeypatch.setenv("TPU_MEMBER", "3")
     assert main(line) == 0
     output = capsys.readouterr()
-    assert "1 shards of 3 samples, 1 made here" in output.out
+    assert "1 shard of 3 samples, 1 made here" in output.out
     assert "bound by" in output.out
     assert main(line) == 0
-    assert "1 shards of 3 samples, 0 made here" in capsys.readouterr().out
+    assert "1 shard of 3 samples, 0 made here" in capsys.readouterr().out
     monkeypatch.setenv("TPU_MEMBER", "4")
     assert main(line) == 2
     assert "stream_004.safetensors: no such stream" in capsys.readouterr().err
@@ -58,7 +58,7 @@ def test_a_slice_of_a_job_takes_the_stream_of_its_number(
         "would be extracted by all slices of this job\n    fix: name their folder" in capsys.readouterr().err
     )
     assert main([*line, "--stream", str(tmp_path)]) == 0
-    assert "1 shards of 3 samples, 1 made here" in capsys.readouterr().out
+    assert "1 shard of 3 samples, 1 made here" in capsys.readouterr().out
     assert "MEGASCALE_NUM_SLICES" not in os.environ, "libtpu would wait for the other slice"
 
 
@@ -160,6 +160,9 @@ def test_what_is_no_folder_of_streams_is_told(
     if member:
         monkeypatch.setenv("TPU_MEMBER", member)
     line = ["extract", "qwen2.5-0.5b.toml", "--stream", str(tmp_path / name), "--dir", str(tmp_path / "out")]
+    if name == "prompts.jsonl":
+        assert main([*line, "--estimate"]) == 2
+        assert f"--stream = {tmp_path / name}: {rule}\n    fix: name a stream" in capsys.readouterr().err
     assert main(line) == 2
     output = capsys.readouterr().err
     assert f"--stream = {tmp_path / name}: {rule}\n    fix: name a stream, or the folder" in output

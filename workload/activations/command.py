@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from workload import arguments as arguments_of
-from workload import print_progress
+from workload import count_of, print_progress
 from workload.activations import pickles
 from workload.activations.reader import Activations
 from workload.activations.shard import CHANGED, MEND, About, Shard
@@ -66,7 +66,7 @@ def _show(options: argparse.Namespace, activations: Activations) -> int:
             named = {"id": document.id, "sample": document.sample, "tokens": len(document.tokens)}
             print(json.dumps({**named, "shapes": shapes}))
             return 0
-        print(f"{document.id}: sample {document.sample}, {len(document.tokens)} tokens")
+        print(f"{document.id}: sample {document.sample}, {count_of(len(document.tokens), 'token')}")
         for point in activations.points:
             value = document[point]
             norms_L = np.linalg.norm(value.astype(np.float32).reshape(len(value), -1), axis=1)
@@ -83,8 +83,9 @@ def _show(options: argparse.Namespace, activations: Activations) -> int:
     for shard in activations.shards():
         about = shard.about
         print(
-            f"tpu_{about.worker} shard {about.number} of {about.shards}: {len(shard.ids)} documents,"
-            f" {shard.tokens} tokens, {len(about.points)} points"
+            f"tpu_{about.worker} shard {about.number} of {about.shards}:"
+            f" {count_of(len(shard.ids), 'document')}, {count_of(shard.tokens, 'token')},"
+            f" {count_of(len(about.points), 'point')}"
         )
     print(f"points: {', '.join(activations.points)}")
     return 0
@@ -164,7 +165,8 @@ def _verify(options: argparse.Namespace, activations: Activations) -> int:
         return 1 if problems else 0
     for problem in problems:
         print(problem)
-    print(f"{options.run}: {len(activations.names)} shards, {len(held)} documents, {len(problems)} problems")
+    counts = (len(activations.names), "shard"), (len(held), "document"), (len(problems), "problem")
+    print(f"{options.run}: {', '.join(count_of(*count) for count in counts)}")
     return 1 if problems else 0
 
 

@@ -165,7 +165,9 @@ class Activations:
             DataError: no committed shard holds it.
         """
         if id not in self._where:
-            fix = "wait until it is extracted, or see rejected.jsonl beside the streams"
+            fix = "see the names in the shards' ids, and in rejected.jsonl beside the streams"
+            if self.partial():
+                fix = "wait until it is extracted, or see rejected.jsonl beside the streams"
             raise DataError(f"{self._store.url}: holds no document {id!r}\n    fix: {fix}")
         name, place = self._where[id]
         shard = self.open(name)

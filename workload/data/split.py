@@ -30,6 +30,7 @@ from workload.runs.store import Store
 
 INDEX = streams.INDEX
 _UPLOADS = 8  # at once
+_REPORT_EVERY_S = 15.0
 _MOST_ROLES = 255  # of a byte a token
 _BATCH = 1024  # samples that are tokenized at once, on all cores
 
@@ -102,7 +103,7 @@ def split(
         reasons[kind or reason.partition(":")[0]] += 1
 
     # Put each usable sample into its stream, and the others aside.
-    reported = time.monotonic()
+    begun, due_s = time.monotonic(), 2.0
     for number, sample, tokens in _tokenized(reading, tokenizer, rules):
         part = parts[number % rules.streams]
         if sample.problem:
@@ -124,9 +125,9 @@ def split(
             part.samples.append(number)
             part.ids.append(sample.name)
             part.roles.append(_roles(sample, tokens, tokenizer, roles))
-        if progress and time.monotonic() > reported + 2:
-            reported = time.monotonic()
-            progress(f"{number + 1} samples, {len(aside)} rejected")
+        if progress and (took_s := time.monotonic() - begun) > due_s:
+            due_s = took_s + _REPORT_EVERY_S
+            progress(f"{number + 1:,} samples, {(number + 1) / took_s:,.0f}/s, {len(aside)} rejected")
     if not seen:
         first = f": {aside[0]['where']} {aside[0]['reason']}" if aside else ""
         fix = fix or "name other sources"

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from workload import arguments as arguments_of
-from workload import command, print_progress
+from workload import command, count_of, print_progress
 from workload.activations import pickles
 from workload.activations.reader import Activations
 from workload.errors import ConfigError, Problem, StoreError, TakenError, WorkloadError
@@ -73,7 +73,7 @@ def _estimate(options: argparse.Namespace) -> int:
     url, of_url = _url(options)
     placed = bool(options.dir or os.environ.get("CHECKPOINT_BUCKET"))  # an estimate needs no place
     problems += [problem for problem in of_url if placed or problem.path == "--name"]
-    problems += _of_format(options)
+    problems += [*_of_format(options), *_of_stream(options.stream)]
     extract = config.extract
     of_positions = positions.unknown(extract.positions)
     with _of_hosts([*problems, *points.unknown(extract.points), *of_positions]):
@@ -141,11 +141,8 @@ def _run(options: argparse.Namespace, heartbeat: Heartbeat) -> int:
         fix = f"name their folder, {folder}: each slice takes the stream of its number"
         problems.append(Problem("--stream", stream, "would be extracted by all slices of this job", fix))
     elif not stream.endswith(".safetensors"):
-        if "://" not in stream and not Path(stream).is_dir():
-            rule = "is not a stream" if Path(stream).exists() else "no such folder"
-            dealing = command("data", "streams")
-            fix = f"name a stream, or the folder, that `{dealing} --source … --out …` wrote"
-            problems.append(Problem("--stream", stream, rule, fix))
+        if wrong := _of_stream(stream, required=True):
+            problems += wrong
         elif not member and (local := _local_streams(stream)):
             chosen = local  # in sequence
         elif not member.isdecimal():
@@ -169,6 +166,17 @@ def _run(options: argparse.Namespace, heartbeat: Heartbeat) -> int:
 def _url(options: argparse.Namespace) -> tuple[str, list[Problem]]:
     """Return the URL of the run, and problems of its name and place."""
     return location.of_run("extractions", options.name or Path(options.config).stem, options.dir)
+
+
+def _of_stream(stream: str, required: bool = False) -> list[Problem]:
+    """Return the problem of a path that is no folder or stream; `required`: by a start on this machine."""
+    if "://" in stream or stream.endswith(".safetensors") or Path(stream).is_dir():
+        return []
+    if not required and not Path(stream).exists():
+        return []
+    rule = "is not a stream" if Path(stream).exists() else "no such folder"
+    fix = f"name a stream, or the folder, that `{command('data', 'streams')} --source … --out …` wrote"
+    return [Problem("--stream", stream, rule, fix)]
 
 
 def _of_format(options: argparse.Namespace) -> list[Problem]:
@@ -235,7 +243,7 @@ def _extract(
         pickles.by_layer(extraction.points, options.point)  # refuse before hours of work
     with lease:
         summary = extraction.go()
-    shards = f"{summary.shards} shards of {summary.samples} samples"
+    shards = f"{count_of(summary.shards, 'shard')} of {count_of(summary.samples, 'sample')}"
     created = f"{summary.made} made here" + (
         f", {summary.taken} by another meanwhile" if summary.taken else ""
     )
