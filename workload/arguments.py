@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from settings_schema.rules import SCHEME
-from workload import as_typed, folders
+from workload import as_typed
 from workload.errors import ConfigError, Problem
 
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
@@ -65,8 +65,8 @@ def hub_fix(name: str, folder: Path) -> str:
     """Return the fix if `name`, as given, is an id of the hub without its `folder`; else empty."""
     if folder.exists() or name.endswith(".json") or not HUB_ID.fullmatch(name):
         return ""
-    if folders.MOUNT.is_dir():  # on a host, which has neither the hub nor a place to keep a model
-        bucket = os.environ.get("CHECKPOINT_BUCKET", "BUCKET")
+    bucket = os.environ.get("CHECKPOINT_BUCKET")
+    if bucket and "TPU_NAME" in os.environ:  # a host has neither the hub nor a place to keep a model
         return f"upload the model, tpu data put ENV FOLDER, and name gs://{bucket}/data/{folder.name}"
     return f"download a model of the hub first: hf download {name} --local-dir {folder}"
 

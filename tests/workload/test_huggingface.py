@@ -13,7 +13,6 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from tests.workload.slice import cpu_devices
-from workload import folders
 from workload.errors import ConfigError, WeightsError
 from workload.model import decoder, huggingface, rope
 from workload.model.architecture import Architecture, RopeScaling
@@ -253,7 +252,7 @@ def test_an_id_of_the_hub_is_downloaded_to_the_folder_that_is_looked_up(
     monkeypatch.setenv("DATA_DIR", str(tmp_path))
     with pytest.raises(WeightsError, match=f"hf download some/model --local-dir {tmp_path}/some/model$"):
         _ = base.named("some/model").arch
-    monkeypatch.setattr(folders, "MOUNT", tmp_path)  # a host, which has neither internet nor a place for it
+    monkeypatch.setenv("TPU_NAME", "a-host")  # which has neither internet nor a place for a model
     monkeypatch.setenv("CHECKPOINT_BUCKET", "my-checkpoints")
     with pytest.raises(
         WeightsError, match=r"tpu data put ENV FOLDER, and name gs://my-checkpoints/data/model$"
