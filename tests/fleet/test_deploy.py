@@ -11,7 +11,9 @@ from fleet.controller import Controller
 from fleet.environment import Environment
 from fleet.errors import FleetError
 from fleet.model import View, WorkerStatus
+from infra.errors import InputError
 from infra.slices.nodes import nodes
+from infra.slices.preflight import Verdict
 from tests.fleet.command import fleet
 from tests.fleet.world import SLICES, Cloud, _world, enter, settings  # noqa: F401
 
@@ -117,6 +119,24 @@ def test_streams_that_a_deployment_makes_are_not_missed_and_weights_are(
     cloud.missing.add("data/qwen/")
     assert fleet([*line, "--source", "a"]) == 2
     assert "model.weights gs://my-project-checkpoints/data/qwen: nothing is there" in capsys.readouterr().err
+
+
+def test_a_creation_is_refused_what_its_program_would_refuse(
+    world: Cloud, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def verdict_on(run: str, *_: Any) -> Verdict:
+        if refused:
+            raise InputError(f"`{run}`: extract.points = mlp_out.40: the model has layers 0 to 23")
+        return Verdict("it stores 3 GB", warn=False)
+
+    monkeypatch.setattr("infra.slices.preflight.verdict_on", verdict_on)
+    world.states["tpu-us-east5-a-1"], refused = "", False
+    assert fleet(["create", "dev", "--dry-run"]) == 0
+    assert "it stores 3 GB" in capsys.readouterr().out
+    refused = True
+    assert fleet(["create", "dev", "--yes"]) == 2
+    assert "mlp_out.40: the model has layers 0 to 23" in capsys.readouterr().err
+    assert not world.requests
 
 
 def test_a_step_that_fails_ends_it(
