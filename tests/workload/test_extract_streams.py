@@ -178,7 +178,9 @@ def test_an_estimate_is_of_one_host_and_of_streams_that_are_there(
     line = ["extract", "qwen2.5-0.5b.toml", "--estimate", "--stream", str(tmp_path)]
     line += [f"--set={item}" for item in settings]
     assert main([*line, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["tokens"] == 1000
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["tokens"] == 1000
+    assert facts["storage_dollars_per_month"] == pytest.approx(facts["size_bytes"] / 2**30 * 0.02)
     assert main([*line, "--slice", "v6e-16", "--set", "extract.points=[]"]) == 2
     output = capsys.readouterr().err
     assert "--slice = v6e-16: must be a type of a single host" in output

@@ -100,8 +100,10 @@ def _estimate(options: argparse.Namespace) -> int:
             with _noted():
                 checks.refuse_other_run(open_store(url), given, compared_chips=False)
     if options.json:
-        facts = {"tokens": estimate.tokens, "kept": estimate.kept, "size_bytes": estimate.size_bytes}
-        print(json.dumps(facts | {"predicted_host_hours": estimate.hours(chips)}))
+        facts: dict[str, float] = {"tokens": estimate.tokens, "kept": estimate.kept}
+        facts["size_bytes"] = estimate.size_bytes
+        facts["predicted_host_hours"] = estimate.hours(chips)
+        print(json.dumps(facts | {"storage_dollars_per_month": estimate.monthly_dollars}))
     else:
         print(estimate.text(chips))
     return 0
