@@ -45,19 +45,6 @@ def test_status_shows_every_member_and_the_sums(world: Cloud, capsys: pytest.Cap
     assert cloud.kept is None
 
 
-def test_status_names_the_next_command_where_nobody_recovers_what_was_lost(
-    world: Cloud, capsys: pytest.CaptureFixture[str]
-) -> None:
-    world.states["tpu-us-east5-a-1"] = "PREEMPTED"
-    assert fleet(["status", "dev"]) == 0
-    line = "tpu-us-east5-a-1: no controller recovers it; next: tpu recover dev; tpu fleet monitor dev also"
-    assert line in capsys.readouterr().out
-    leader = {"id": "other", "host": "a", "at_s": time.time()}
-    world.objects[object_of(OWNER.stack)] = json.dumps({**ControllerState().to_json(), "leader": leader}), 1
-    assert fleet(["status", "dev"]) == 0
-    assert "no controller recovers" not in capsys.readouterr().out
-
-
 def test_status_shows_what_is_deleted_as_absent_and_what_the_stack_lost_as_recovering(
     world: Cloud, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -129,9 +129,9 @@ def test_streams_of_another_tokenizer_than_the_models_own_are_refused(
     (tmp_path / "s.jsonl").write_text('{"text": "a"}\n')
     streams = str(tmp_path / "streams")
     assert main(["data", "streams", "--source", str(tmp_path / "s.jsonl"), "--out", streams]) == 0
-    output = capsys.readouterr()
-    assert "tokens are bytes; for a model that has a tokenizer of its own: --tokenizer" in output.err
-    assert "1 sample, 1 token in 1 stream" in output.out
+    output = capsys.readouterr().out
+    assert "tokens are bytes; for a model that has a tokenizer of its own: --tokenizer" in output
+    assert "1 sample, 1 token in 1 stream" in output
     line = ["extract", "qwen2.5-0.5b.toml", "--stream", streams, "--dir", str(tmp_path / "out"), *flags]
     line += ["--set", "extract.points=mlp_out.0", "--set"]
     assert main([*line, f"model.weights={weights}"]) == 0, "it has none"
