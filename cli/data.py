@@ -27,7 +27,7 @@ _RUNS = {
     "manifest.json": ("train tiny.toml --set data.path={}",),
     "streams.json": ("extract qwen2.5-0.5b.toml --stream {}",),
     "config.json": (
-        "train llama-3.1-8b.toml --set train.init_from={}",
+        "train tiny.toml --set model=weights --set train.init_from={}",
         "extract qwen2.5-0.5b.toml --set model.weights={} --stream URL",
     ),
 }

@@ -114,7 +114,7 @@ class RemoteExec:
         self._report(f"probing {len(everyone)} workers, for up to {wait_min} min …")
         probes = self._probe(everyone)
         unreached = {
-            probe.worker.name: f"{probe.why} {_with_role(' '.join(probe.last_lines(1)))}".strip()
+            probe.worker.name: f"{probe.why} {_with_role(probe.last_lines(_SHOWN_LINES))}".strip()
             for probe in probes
             if probe.ending is not Ending.OK
         }
@@ -195,10 +195,13 @@ def observed(fleet: Environment) -> tuple[View, list[Node]]:
     return view, placed(fleet.members, view, fleet.owner, {})
 
 
-def _with_role(message: str) -> str:
-    """Return the output of SSH, with the missing role if it was refused."""
-    failure = classify(message)
-    return f"{message} ({with_roles(failure.fix)})" if failure.kind is Kind.PERMISSION else message
+def _with_role(lines: Sequence[str]) -> str:
+    """Return the last line of SSH's output, or the refusal before it, with the missing role."""
+    for line in reversed(lines):  # a refused tunnel's reason is followed by SSH's, that it lacks a connection
+        failure = classify(line)
+        if failure.kind is Kind.PERMISSION:
+            return f"{line} ({with_roles(failure.fix)})"
+    return "".join(lines[-1:])
 
 
 def _line(report: Report, width: int) -> str:

@@ -120,7 +120,7 @@ def test_the_activations_guide_extracts_verifies_and_reads(
 ) -> None:
     guide.run("docs/guides/activations.md")
     output = capfd.readouterr().out
-    assert "extractions/first: 1 shards, 3 documents, 0 problems\n" in output
+    assert "extractions/first: 1 shard, 3 documents, 0 problems\n" in output
     assert re.search(r"^tree: sample 0, 15 tokens\n  resid_post.0 +15x64 ", output, re.MULTILINE)
     assert re.search(r"^river 16 \{'resid_post\.0': \(16, 64\), ", output, re.MULTILINE)
 
