@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ from infra.core.providers import Factory
 from infra.core.watched import Alert, LogMetric
 from infra.errors import Problem
 from infra.google.quotas import Use
-from infra.google.role import Role
+from infra.google.role import On, Role
 from infra.prices.row import PriceRow, Rate
 from infra.settings.schema import Relation, Settings
 from infra.settings.sources import INSTALLED, PROGRAM, ROOT, part
@@ -83,12 +83,12 @@ class Acting:
     Attributes:
         on: name of these in roles, e.g. "GKE nodes' account".
         setting: members that may act as them, e.g. "gke:nodeAccountUsers".
-        account: returns the id of one; further ones are granted alike.
+        accounts: returns their ids; a role is granted on all alike.
     """
 
-    on: str
+    on: On
     setting: str
-    account: Callable[[Settings], str]
+    accounts: Callable[[Settings], Sequence[str]]
 
 
 @dataclass(frozen=True)

@@ -88,7 +88,7 @@ def _rates(settings: Settings) -> Iterable[Rate]:
 _ACTING = Acting(
     "pipeline's accounts",
     "pipeline:accountUsers",
-    lambda given: paths.account_id(given, paths.ORCHESTRATOR),  # its build's and the trigger's are alike
+    lambda given: [paths.account_id(given, which) for which in paths.ACTED_AS],
 )
 _ROLES = (
     Role(
