@@ -23,7 +23,7 @@ from fleet.store import BucketStore
 from infra.core.environment import required_services
 from infra.doctor import checks
 from infra.doctor.finding import MISSING, OK, OPTIONAL, Finding
-from infra.doctor.report import UNKNOWN, format_report, healthy, run_checks, with_names
+from infra.doctor.report import UNKNOWN, format_report, healthy, run_checks
 from infra.engine.named import StackState
 from infra.engine.registry import layers
 from infra.engine.settings import parse
@@ -359,16 +359,6 @@ def test_a_cloud_that_answers_nothing_is_unknown_and_no_crash(clinic: Clinic) ->
     assert {item.state for item in items} == {UNKNOWN}
     assert not healthy(look)
     assert re.search(r"\d+ unknown: login, APIs", format_report(look))
-
-
-def test_fixes_name_the_login_the_environment_and_its_project(clinic: Clinic) -> None:
-    google = clinic.google(clinic.as_("ada@example.com"))
-    fix = "user:YOU: tpu up ENV storage --project=PROJECT"
-    look = with_names([Finding("it", MISSING, "", fix)], settings(), google)
-    assert look[0].fix == f"user:ada@example.com: tpu up dev storage --project={PROJECT}"
-    clinic.cloud.faults.add({"match": {"host": "*"}, "what": {"status": 503}})
-    (unknown,) = with_names([Finding("it", MISSING, "", "user:YOU")], settings(), google)
-    assert unknown.fix == "user:YOU"
 
 
 def test_one_question_without_an_answer_hides_no_other(clinic: Clinic) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from infra.doctor import first
 from infra.doctor.finding import Finding
+from infra.doctor.report import with_names
 from infra.engine.roles import PLATFORM, roles
 from infra.engine.settings import parse
 from infra.google.client import Client
@@ -106,3 +107,13 @@ def test_a_login_learns_before_an_account_is_there_which_setting_lets_it_act_as_
     assert not fixes([f"user:{ADA}"])
     looked = list(first.updates(Client(PROJECT, Session(cloud, OWNER)), settings(**OFF["gke"]), "it"))
     assert [finding.state for finding in looked] == ["ok"], "an owner acts as every account"
+
+
+def test_fixes_name_the_login_the_environment_and_its_project(cloud: Emulated) -> None:
+    google = Client(PROJECT, Session(cloud, ADA), sleep=lambda _: None)
+    fix = "user:YOU: tpu up ENV storage --project=PROJECT"
+    (named,) = with_names([Finding("it", "missing", "", fix)], settings(), google)
+    assert named.fix == f"user:{ADA}: tpu up dev storage --project={PROJECT}"
+    cloud.cloud.faults.add({"match": {"host": "*"}, "what": {"status": 503}})
+    (unknown,) = with_names([Finding("it", "missing", "", "user:YOU")], settings(), google)
+    assert unknown.fix == "user:YOU"
