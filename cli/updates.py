@@ -83,7 +83,7 @@ def up(root: Path, environment: str, layers: Sequence[str], as_json: bool, yes: 
                     _publish(environment)
                 print(f"\n== {name} ==", flush=True)
                 stacks.up(environment, [name], root, _WITHOUT_ASKING, output=out.fileno())
-        print(f"\nup; next: tpu status {environment}", file=out)
+        print("\nup; next:", "\n          ".join(stacks.following(environment, root, names)), file=out)
     if as_json:
         print(json.dumps({**planning.as_json(planned), "applied": not planned.empty or publishes}))
     return 0

@@ -166,6 +166,7 @@ LAYER = Layer(
         acting=_ACTING,
         quotas=_quotas,
         offers=_offers,
+        following=lambda given: f"tpu slurm submit {given.environment} job.sbatch",
         bundle=startup.BUNDLE,
         metrics=watched.METRICS,
         alerts=watched.ALERTS,

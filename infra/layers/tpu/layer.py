@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from infra.core import names
-from infra.core.layer import Layer, deferred
+from infra.core.layer import Hooks, Layer, deferred
 from infra.core.providers import GOOGLE
 from infra.google.role import ACT_AS, TPU_ADMIN
 from infra.layers.tpu.outputs import TpuOutputs
@@ -30,6 +30,10 @@ def _at_google(settings: Settings) -> dict[str, str]:
     return {id_: f"https://tpu.googleapis.com/v2/{id_}" for id_ in ids}
 
 
+def _following(settings: Settings) -> str:
+    return f"tpu status {settings.environment}" if settings[TpuSettings].slices else ""
+
+
 LAYER = Layer(
     name="tpu",
     reads=("storage", "network"),
@@ -46,5 +50,6 @@ LAYER = Layer(
     at_google=_at_google,
     holds="members",
     held_by=lambda given: names.labels(given.environment, "tpu"),
+    hooks=Hooks(following=_following),
     program=deferred(f"{__package__}.program"),
 )
