@@ -35,6 +35,7 @@ from infra.settings.schema import FleetSettings, Settings
 from infra.settings.sources import ROOT
 from infra.slices import inputs
 from infra.slices.settings import TpuSettings
+from views.counts import counted
 from views.table import aligned
 
 _POLL_S = 2.0
@@ -303,7 +304,7 @@ def _words(status: Status) -> str:
     if status.position is not None:
         parts.append(f"number {status.position} in the queue")
     if status.state not in (*ENDED, QUEUED):
-        parts.append(f"{status.running} of {status.hosts} hosts")
+        parts.append(f"{status.running} of {counted(status.hosts, 'host')}")
     if status.restarts:
         parts.append(f"restarted {status.restarts} times, {status.counted} of them counted")
     if status.why:

@@ -23,6 +23,7 @@ from infra.settings.schema import Settings
 from pipeline.record import GOOD, Run, Stage
 from pipeline.runs import WAITING, NoRunError, Runs, described
 from pipeline.store import CANCEL, RETRY
+from views.counts import counted
 
 _POLL_S = 5.0
 _GIB = 1 << 30
@@ -87,7 +88,8 @@ def submit(environment: str, location: str, detach: bool, yes: bool) -> int:
             f"predicted: ${_dollars(predicted)}, pipeline:maxRunCostUsd allows ${limit:,}\n"
             "    fix: submit less text, or raise the limit"
         )
-    print(f"text     gs://{desired.raw_bucket_name}/{folder}: {objects} objects, {size / _GIB:,.2f} GiB")
+    text = f"{counted(objects, 'object')}, {size / _GIB:,.2f} GiB"
+    print(f"text     gs://{desired.raw_bucket_name}/{folder}: {text}")
     print(f"shards   in Spark: ${_dollars(predicted)} predicted, ${_dollars(most)} at most with training")
     print(f"training {desired.train}")
     confirm("Submit it?", yes)

@@ -20,6 +20,7 @@ from infra.layers.tpu.published import unpublished
 from infra.prices import table as prices_table
 from infra.slices import price as slices_price
 from infra.slices.nodes import Node
+from views.counts import counted
 
 _POLL_S = 2.0
 _PATIENCE_S = 300.0  # with a zone that doesn't answer
@@ -68,7 +69,7 @@ def _change(
 
     _require_startable(fleet)
     if members:
-        confirm(f"{verb.capitalize()} {len(members)} slice(s)?", request.yes)
+        confirm(f"{verb.capitalize()} {counted(len(members), 'slice')}?", request.yes)
     controller.lead()
     try:
         if adds and request.adhoc:

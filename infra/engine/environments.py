@@ -42,11 +42,14 @@ def shared_names(settings: Settings, root: Path = ROOT) -> tuple[list[Problem], 
             rule = (
                 f"Pulumi.{environment}.yaml creates the same resource ({other[name][0]}); only one stack can"
             )
-            suggested = f"{value}-{settings.environment}" if value else settings.environment
-            fix = (
-                f"write e.g. {suggested.replace('_', '-')}; or, if {settings.environment} is up already, "
-                f"change Pulumi.{environment}.yaml"
-            )
+            mine, theirs = (name.replace("_", "-") for name in (settings.environment, environment))
+            if value.endswith(f"-{mine}"):
+                fix = f"write e.g. {value.removesuffix(mine)}{theirs} into Pulumi.{environment}.yaml"
+            else:
+                fix = (
+                    f"write e.g. {f'{value}-{mine}' if value else mine}; or, if {settings.environment} is up "
+                    f"already, change Pulumi.{environment}.yaml"
+                )
             problem = Problem(path, shown(value) if value else "(not set)", rule, fix)
             problems.setdefault((path, environment), problem)
     return sorted(problems.values()), unread
