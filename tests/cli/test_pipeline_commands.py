@@ -110,7 +110,7 @@ def test_run_says_the_price_asks_and_follows_to_the_end(
     assert call(pipeline.pipeline, ["run", "dev", f"gs://{RAW}/corpus/", "--yes"]) == 0
     shown = capsys.readouterr().out
     run = f"r{google.objects[RAW, 'corpus/_SUBMIT'].generation}"
-    assert "1 objects, 0.00 GiB" in shown
+    assert "1 object, 0.00 GiB" in shown
     assert f"submitted as {run}" in shown
     assert f"{run}: trained" in shown
 
