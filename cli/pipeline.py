@@ -251,7 +251,8 @@ def _show(runs: Runs, run: Run, *, as_json: bool) -> int:
     shards = tokens and f"{tokens.shards} of {tokens.tokens} tokens, manifest sha256 {tokens.manifest}"
     if shards and run.stage == Stage.CHECK:
         shards = f"{run.checked} compared so far"
-    objects, size = ("?" if value is None else value for value in (run.objects, run.bytes))
+    objects = "? objects" if run.objects is None else counted(run.objects, "object")
+    size = "?" if run.bytes is None else run.bytes
     inputs = f", inputs sha256 {tokens.inputs}" if tokens and tokens.inputs else ""
     prices = (
         ("predicted for Spark", run.predicted_usd),
@@ -266,7 +267,7 @@ def _show(runs: Runs, run: Run, *, as_json: bool) -> int:
         "next": run.next,
         "began": run.began,
         "ended": run.ended,
-        "text": f"{run.raw}: {objects} objects, {size} bytes{inputs}",
+        "text": f"{run.raw}: {objects}, {size} bytes{inputs}",
         "code": run.code,
         "batch": ", ".join(filter(None, (run.batch, runs.batch(run)))),
         "shards": shards,
