@@ -80,8 +80,8 @@ def put(
 
         with uploading(progress()) as shown:
             done = own_data.put(lacking, bucket, name, lambda bytes_done: shown(bytes_done, total))
-        there = present + done.already_there
-        print(f"{url}: {counted(done.uploaded, 'file')} uploaded, {there} were there already")
+        present += done.already_there
+        print(f"{url}: {counted(done.uploaded, 'file')} uploaded, {present} were there already")
     print(f"next: {_following(environment, url, sources, [file.name for file in files])}")
     return 0
 

@@ -42,13 +42,14 @@ def shared_names(settings: Settings, root: Path = ROOT) -> tuple[list[Problem], 
             rule = (
                 f"Pulumi.{environment}.yaml creates the same resource ({other[name][0]}); only one stack can"
             )
-            mine, theirs = (name.replace("_", "-") for name in (settings.environment, environment))
-            if value.endswith(f"-{mine}"):
-                fix = f"write e.g. {value.removesuffix(mine)}{theirs} into Pulumi.{environment}.yaml"
+            own_name, other_name = (text.replace("_", "-") for text in (settings.environment, environment))
+            if value.endswith(f"-{own_name}"):
+                fix = f"write e.g. {value.removesuffix(own_name)}{other_name} into Pulumi.{environment}.yaml"
             else:
+                suggested = f"{value}-{own_name}" if value else own_name
                 fix = (
-                    f"write e.g. {f'{value}-{mine}' if value else mine}; or, if {settings.environment} is up "
-                    f"already, change Pulumi.{environment}.yaml"
+                    f"write e.g. {suggested}; or, if {settings.environment} is up already, "
+                    f"change Pulumi.{environment}.yaml"
                 )
             problem = Problem(path, shown(value) if value else "(not set)", rule, fix)
             problems.setdefault((path, environment), problem)
