@@ -27,7 +27,7 @@ from infra.layers.queue.jobs.client import COMPLETED, ENDED, FAILED, QUEUED, Job
 from infra.layers.queue.jobs.submission import JobRequest, Submission, run_of, submission, team_of
 from infra.layers.queue.kueue import PRIORITIES, Team
 from infra.layers.queue.settings import QueueSettings
-from infra.layers.queue.team import reader, teams
+from infra.layers.queue.team import first_job, reader, teams
 from infra.prices import run as run_price
 from infra.prices.row import dollars
 from infra.prices.run import RunPrice
@@ -35,6 +35,7 @@ from infra.settings.schema import FleetSettings, Settings
 from infra.settings.sources import ROOT
 from infra.slices import inputs
 from infra.slices.settings import TpuSettings
+from views.counts import counted
 from views.table import aligned
 
 _POLL_S = 2.0
@@ -171,7 +172,7 @@ def list_jobs(environment: str, team: str | None, as_json: bool) -> int:
     if as_json:
         print(json.dumps([{"team": owner, **dataclasses.asdict(status)} for owner, status in rows]))
     elif not rows:
-        print("no jobs\n  next: tpu job submit", environment, chosen[0].name, "-- train tiny.toml")
+        print(f"no jobs\n  next: {first_job(settings, chosen[0].name)}")
     else:
         cells = [(owner, job.name, job.priority, job.created, _words(job)) for owner, job in rows]
         print("\n".join(aligned([("team", "job", "priority", "created", "state"), *cells])))
@@ -328,7 +329,7 @@ def _place(status: Status) -> str:
         return f"{status.state}, number {status.position} in the queue"
     if status.state in (*ENDED, QUEUED):
         return status.state
-    return f"{status.state}, {status.running} of {status.hosts} hosts"
+    return f"{status.state}, {status.running} of {counted(status.hosts, 'host')}"
 
 
 def _words(status: Status) -> str:

@@ -57,6 +57,7 @@ from infra.slices import inputs, nodes
 from infra.slices import price as slices_price
 from infra.slices.price import at_dearest
 from infra.slices.settings import TpuSettings
+from views.counts import counted
 
 _LOOK_S, _POLL_S, _UPDATE_POLL_S = 10.0, 2.0, 0.5
 # A host's own metadata server may follow later than Google's list of nodes.
@@ -287,7 +288,7 @@ class Job:
         if not code:
             self._restart()
         workers, took_s = self._member.kind.hosts, time.monotonic() - self._called_s
-        self._print(f"restarted on {workers} worker{'s' if workers > 1 else ''} after {took_s:.1f} s")
+        self._print(f"restarted on {counted(workers, 'worker')} after {took_s:.1f} s")
         self.run.settle()
 
     def _restart(self) -> None:
@@ -470,12 +471,13 @@ def _introduce(
     stops = item.get(STOP_WHEN_DONE)
     after = "deleted at its end, by this command or a monitor" if stops else "stays up after its end"
     price = f"${dollars(row.hourly)} an hour"
+    hosts = counted(member.kind.hosts, "host")
     note = ", which holds files of an earlier run" if earlier else ""
     lines = {
         "program": program.reason,
         "command": item["run"],
         **({"image": item["image"]} if "image" in item else {}),
-        "slice": f"{member.kind.name} ({member.kind.hosts} hosts), {paid}, in {zones}: {price}; {after}",
+        "slice": f"{member.kind.name} ({hosts}), {paid}, in {zones}: {price}; {after}",
         **({} if predicted.dollars is None else {"price": f"{predicted}, predicted"}),
         "saves to": f"CHECKPOINT_DIR, gs://{bucket}/{folder}{note}",
         **({"present": held(run.before)} if run.before else {}),

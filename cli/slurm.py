@@ -17,6 +17,7 @@ from infra.prices.row import dollars
 from infra.settings.schema import Settings
 from slurm.client import Login, Queue
 from slurm.jobs import JOB, Job, hourly
+from views.counts import counted
 from views.table import aligned
 
 _EPILOG = """\b
@@ -165,4 +166,4 @@ def _state(job: Job) -> str:
 def _shown(settings: Settings, job: Job) -> str:
     price = hourly(settings, job)
     cost = "of unknown price" if price is None else f"${price:,.2f} an hour while it runs"
-    return f"{job.hosts} hosts of {job.partition}, {cost}; {_state(job)}"
+    return f"{counted(job.hosts, 'host')} of {job.partition}, {cost}; {_state(job)}"

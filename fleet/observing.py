@@ -18,7 +18,7 @@ from fleet.show import Rates
 from fleet.store import BucketStore
 from fleet.unit import unit
 from infra.doctor.checks import Target, checks
-from infra.doctor.report import format_report, healthy, run_checks
+from infra.doctor.report import format_report, healthy, run_checks, with_names
 from infra.engine.named import read_stack
 from infra.engine.settings import from_file
 from infra.layers.storage.names import controller_account_email
@@ -93,7 +93,8 @@ def doctor(request: FleetCommand) -> int:
     if sys.stderr.isatty():
         print("checking Google and Pulumi …", file=sys.stderr)
     google = google_of(settings)
-    findings = run_checks([*checks(Target(settings, target, google)), *fleet_checks.checks(settings, google)])
+    every = [*checks(Target(settings, target, google)), *fleet_checks.checks(settings, google)]
+    findings = with_names(run_checks(every), settings, google)
     if request.as_json:
         print(json.dumps([asdict(finding) for finding in findings]))
     else:

@@ -23,6 +23,7 @@ from infra.slices import inputs, preflight
 from infra.slices import price as slices_price
 from infra.slices.nodes import Node
 from infra.slices.settings import TpuSettings
+from views.counts import counted
 
 _POLL_S = 2.0
 _START_AGAIN = "sudo systemctl restart google-startup-scripts"
@@ -79,7 +80,7 @@ def _change(
     updated = [member.slice for member in observation.members if member.key in observation.outdated]
     _require_startable(fleet)
     if members:
-        confirm(f"{verb.capitalize()} {len(members)} slice(s)?", request.yes)
+        confirm(f"{verb.capitalize()} {counted(len(members), 'slice')}?", request.yes)
     controller.lead()
     try:
         if adds and request.adhoc:

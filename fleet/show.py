@@ -21,6 +21,7 @@ from infra.engine.roles import with_roles
 from infra.slices.names import command_id
 from infra.slices.nodes import Node
 from views.console import Terminal
+from views.counts import counted
 from views.terminal import clean
 
 _RATE_OVER_S = 600.0
@@ -162,7 +163,7 @@ def summary(result: Sequence[MemberRow]) -> str:
         sum(getattr(row, key) for row in result) for key in ("samples", "shards", "size_bytes")
     )
     rate = sum(row.samples_per_s or 0 for row in result)
-    statuses = [f"{len(result)} slices: {conditions or 'none'}"]
+    statuses = [f"{counted(len(result), 'slice')}: {conditions or 'none'}"]
     if samples:
         statuses.append(f"{samples:,} samples, {shards:,} shards, {decimal(size)}")
     if rate:

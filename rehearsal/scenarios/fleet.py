@@ -154,7 +154,7 @@ SCENARIO = Scenario(
         step.command("tpu fleet list dev", prints="tpu-us-east5-a-4 +us-east5-a +READY"),
         step.command("tpu status dev", prints="8 done"),
         # Layers that members use aren't destroyed.
-        step.destroy("network", refused="8 members of fleets stand on this"),
+        step.destroy("network", refused="in use by 8 members of fleets"),
         step.destroy("tpu", refused="tpu fleet delete dev --orphans"),
         step.fleet("delete"),
         step.destroy("tpu"),

@@ -13,6 +13,7 @@ from infra.layers.network.settings import NetworkSettings
 from infra.layers.storage.settings import StorageSettings
 from infra.settings.schema import Settings
 from infra.slices import sizes
+from views.counts import counted
 
 if TYPE_CHECKING:
     from infra.prices.row import PriceRow, Rate
@@ -167,7 +168,7 @@ def rows(settings: Settings) -> Iterator[PriceRow]:
         nodes = desired.cpu_pool_nodes * max(1, len(cpu_zones(settings)))
         machine, disk = f"machine.{desired.cpu_pool_machine_type}", f"disk.{desired.cpu_pool_disk_type}"
         parts = ((machine, nodes), (disk, nodes * desired.cpu_pool_disk_gib))
-        yield prices_row.row(f"{nodes} CPU nodes with their disks", region(settings), *parts)
+        yield prices_row.row(f"{counted(nodes, 'CPU node')} with disks", region(settings), *parts)
     alike: dict[str, list[Pool]] = {}
     for pool in pools(settings):
         alike.setdefault(pool.group, []).append(pool)

@@ -30,6 +30,7 @@ from infra.settings.images import refused
 from infra.settings.schema import Settings
 from infra.settings.variables import NO_VARIABLES, Variables
 from infra.slices.settings import TpuSettings
+from views.counts import counted
 
 MOUNT, DATA_MOUNT = "/mnt/checkpoints", "/mnt/data"
 _NAME = re.compile("[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
@@ -92,10 +93,11 @@ class Submission:
     def reason(self) -> str:
         """The choice of pools in words."""
         chosen = self.pools[0]
+        hosts, pools = counted(chosen.nodes, "host"), counted(len(self.pools), "such pool")
         same = {pool.zone for pool in self.pools}
         return (
-            f"{self.job.slices} x {chosen.kind.name} ({chosen.kind.topology}, {chosen.nodes} hosts of "
-            f"{chosen.machine.name}) in {', '.join(sorted(same))}: {len(self.pools)} such pools"
+            f"{self.job.slices} x {chosen.kind.name} ({chosen.kind.topology}, {hosts} of "
+            f"{chosen.machine.name}) in {', '.join(sorted(same))}: {pools}"
         )
 
 

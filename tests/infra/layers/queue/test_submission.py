@@ -56,7 +56,7 @@ def test_without_a_choice_it_runs_on_the_only_kind_of_pool() -> None:
         1,
     )
     assert item.hourly == pytest.approx(16 * 1.4033)
-    assert item.reason == "1 x v6e-16 (4x4, 4 hosts of ct6e-standard-4t) in us-east5-b: 1 such pools"
+    assert item.reason == "1 x v6e-16 (4x4, 4 hosts of ct6e-standard-4t) in us-east5-b: 1 such pool"
 
 
 def test_a_multislice_job_pays_for_all_of_its_slices() -> None:
