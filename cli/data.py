@@ -17,6 +17,7 @@ from infra.layers.storage.settings import StorageSettings
 from infra.settings.schema import Settings
 from infra.slices import nodes
 from infra.slices.settings import TpuSettings
+from views.counts import counted
 from workload.arguments import HUB_ID
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -28,7 +29,7 @@ _RUNS = {
     "manifest.json": ("train tiny.toml --set data.path={}", _HELD_OUT),
     "streams.json": ("extract qwen2.5-0.5b.toml --stream {}",),
     "config.json": (
-        "train llama-3.1-8b-sft.toml --set model=weights --set train.init_from={}",
+        "train tiny.toml --set model=weights --set train.init_from={}",
         "extract qwen2.5-0.5b.toml --set model.weights={} --stream URL",
     ),
 }
@@ -70,14 +71,18 @@ def put(
     lacking = own_data.missing(files, bucket, name)
     url, total = own_data.url(bucket, name), sum(file.size_bytes for file in lacking)
     present = len(files) - len(lacking)
-    print(f"{url}: {len(lacking)} files, {_size(total)}, to upload; {present} are there already", flush=True)
+    print(
+        f"{url}: {counted(len(lacking), 'file')}, {_size(total)}, to upload; {present} are there already",
+        flush=True,
+    )
     if lacking:
         from cli.publish import progress
         from infra.publish.publishing import uploading
 
         with uploading(progress()) as shown:
             done = own_data.put(lacking, bucket, name, lambda bytes_done: shown(bytes_done, total))
-        print(f"{url}: {done.uploaded} files uploaded, {present + done.already_there} were there already")
+        present += done.already_there
+        print(f"{url}: {counted(done.uploaded, 'file')} uploaded, {present} were there already")
     print(f"next: {_following(environment, url, sources, [file.name for file in files])}")
     return 0
 
@@ -108,7 +113,7 @@ def snapshot(
     given = shlex.join(["tpu", "data", "put", environment, *sources, "--to", name])
     print("\n".join([
         "set -e",
-        f"# {len(files)} files, {_size(size_bytes)}, into the bucket.",
+        f"# {counted(len(files), 'file')}, {_size(size_bytes)}, into the bucket.",
         given + (" --skip-hidden" if skip_hidden else ""),
         commands(settings, url, name, _zone(settings, zone), size_bytes),
         f"# Then write into Pulumi.{environment}.yaml, and run tpu up {environment}:",

@@ -18,7 +18,7 @@ from infra.core.layer import up_command
 from infra.engine.pulumi import confirm
 from infra.engine.settings import from_file
 from infra.errors import CommandError, InputError
-from infra.google.client import Client, RequestError
+from infra.google.client import USERINFO, Client, RequestError
 from infra.google.failures import Kind
 from infra.google.kubernetes import cluster_named
 from infra.layers.gke import pools
@@ -27,7 +27,7 @@ from infra.layers.queue.jobs.client import COMPLETED, ENDED, FAILED, QUEUED, Job
 from infra.layers.queue.jobs.submission import JobRequest, Submission, run_of, submission, team_of
 from infra.layers.queue.kueue import PRIORITIES, Team
 from infra.layers.queue.settings import QueueSettings
-from infra.layers.queue.team import reader, teams
+from infra.layers.queue.team import first_job, reader, teams
 from infra.prices import run as run_price
 from infra.prices.row import dollars
 from infra.prices.run import RunPrice
@@ -35,6 +35,7 @@ from infra.settings.schema import FleetSettings, Settings
 from infra.settings.sources import ROOT
 from infra.slices import inputs
 from infra.slices.settings import TpuSettings
+from views.counts import counted
 from views.table import aligned
 
 _POLL_S = 2.0
@@ -127,7 +128,9 @@ def submit(
             f"  output:  tpu job logs {path} --follow\n"
             f"  end it:  tpu job cancel {path}"
         )
-        if run := run_of(words):
+        if chosen.run:
+            print(f"  run:     {chosen.run}")
+        if run := run_of(chosen.program):
             print(f"  curves:  tpu runs show {environment} {run}")
         if detach:
             print(advice)
@@ -169,7 +172,7 @@ def list_jobs(environment: str, team: str | None, as_json: bool) -> int:
     if as_json:
         print(json.dumps([{"team": owner, **dataclasses.asdict(status)} for owner, status in rows]))
     elif not rows:
-        print("no jobs\n  next: tpu job submit", environment, chosen[0].name, "-- train tiny.toml")
+        print(f"no jobs\n  next: {first_job(settings, chosen[0].name)}")
     else:
         cells = [(owner, job.name, job.priority, job.created, _words(job)) for owner, job in rows]
         print("\n".join(aligned([("team", "job", "priority", "created", "state"), *cells])))
@@ -199,13 +202,16 @@ def logs(environment: str, team: str, name: str, worker: int | None, lines: int 
 @_JOB
 @options.yes
 def cancel(environment: str, team: str, name: str, yes: bool) -> int:
-    """Cancel a job; its checkpoints stay in the bucket."""
+    """Cancel a job, or take an ended one off the list; its checkpoints stay in the bucket."""
     settings = _settings(environment)
     with _explained(settings, team):
         jobs = _jobs(settings, team_of(settings, team))
         status = _require(jobs, environment, team, name)
-        if status.state not in ENDED:
-            confirm(f"Cancel {name}, which is {_words(status)}?", yes)
+        if status.state in ENDED:
+            jobs.cancel(name)
+            print(f"{name} had {status.state} and is off the list; its checkpoints stay in the bucket")
+            return 0
+        confirm(f"Cancel {name}, which is {_place(status)}?", yes)
         jobs.cancel(name)
         print(f"{name} is cancelled; its checkpoints stay in the bucket")
         return 0
@@ -238,8 +244,27 @@ def _jobs(settings: Settings, team: Team) -> Jobs:
     except RequestError as error:
         if error.failure.kind is not Kind.PERMISSION:
             raise
-        refusal = f"no access to the cluster {name}: {error.failure.message}"
-        raise CommandError(_for_members(settings, refusal)) from None
+        raise CommandError(_unseen(settings, client, name, error.failure.message)) from None
+
+
+def _unseen(settings: Settings, client: Client, name: str, refusal: str) -> str:
+    """Return Google's refusal to show the cluster, with its fix.
+
+    It refuses a cluster that isn't there likewise, and members of a team lose the right to see it with it.
+    """
+    try:
+        account = client.json("GET", USERINFO).get("email")
+    except RequestError:
+        account = None
+    members = {member.partition(":")[2] for team in settings[QueueSettings].teams for member in team.members}
+    up = f"tpu up {settings.environment} gke queue"
+    if account in members:
+        return (
+            f"the cluster {name} isn't up, or not since {account} is in queue:teams\n"
+            f"    fix: the platform engineer brings it up: {up}"
+        )
+    text = _for_members(settings, f"no access to the cluster {name}: {refusal}")
+    return f"{text}; if your account is a member, the cluster isn't up: {up}"
 
 
 def _for_members(settings: Settings, refusal: str, team: str | None = None) -> str:
@@ -298,12 +323,17 @@ def _price(status: Status, hourly: float | None, predicted: RunPrice | None) -> 
     return f"{held}; predicted {predicted}" if predicted and predicted.dollars is not None else held
 
 
-def _words(status: Status) -> str:
-    parts = [status.state]
+def _place(status: Status) -> str:
+    """Return what a job does, and where."""
     if status.position is not None:
-        parts.append(f"number {status.position} in the queue")
-    if status.state not in (*ENDED, QUEUED):
-        parts.append(f"{status.running} of {status.hosts} hosts")
+        return f"{status.state}, number {status.position} in the queue"
+    if status.state in (*ENDED, QUEUED):
+        return status.state
+    return f"{status.state}, {status.running} of {counted(status.hosts, 'host')}"
+
+
+def _words(status: Status) -> str:
+    parts = [_place(status)]
     if status.restarts:
         parts.append(f"restarted {status.restarts} times, {status.counted} of them counted")
     if status.why:

@@ -23,6 +23,7 @@ from infra.settings.schema import Settings
 from pipeline.record import GOOD, Run, Stage
 from pipeline.runs import WAITING, NoRunError, Runs, described
 from pipeline.store import CANCEL, RETRY
+from views.counts import counted
 
 _POLL_S = 5.0
 _GIB = 1 << 30
@@ -87,7 +88,8 @@ def submit(environment: str, location: str, detach: bool, yes: bool) -> int:
             f"predicted: ${_dollars(predicted)}, pipeline:maxRunCostUsd allows ${limit:,}\n"
             "    fix: submit less text, or raise the limit"
         )
-    print(f"text     gs://{desired.raw_bucket_name}/{folder}: {objects} objects, {size / _GIB:,.2f} GiB")
+    text = f"{counted(objects, 'object')}, {size / _GIB:,.2f} GiB"
+    print(f"text     gs://{desired.raw_bucket_name}/{folder}: {text}")
     print(f"shards   in Spark: ${_dollars(predicted)} predicted, ${_dollars(most)} at most with training")
     print(f"training {desired.train}")
     confirm("Submit it?", yes)
@@ -249,7 +251,8 @@ def _show(runs: Runs, run: Run, *, as_json: bool) -> int:
     shards = tokens and f"{tokens.shards} of {tokens.tokens} tokens, manifest sha256 {tokens.manifest}"
     if shards and run.stage == Stage.CHECK:
         shards = f"{run.checked} compared so far"
-    objects, size = ("?" if value is None else value for value in (run.objects, run.bytes))
+    objects = "? objects" if run.objects is None else counted(run.objects, "object")
+    size = "?" if run.bytes is None else run.bytes
     inputs = f", inputs sha256 {tokens.inputs}" if tokens and tokens.inputs else ""
     prices = (
         ("predicted for Spark", run.predicted_usd),
@@ -264,7 +267,7 @@ def _show(runs: Runs, run: Run, *, as_json: bool) -> int:
         "next": run.next,
         "began": run.began,
         "ended": run.ended,
-        "text": f"{run.raw}: {objects} objects, {size} bytes{inputs}",
+        "text": f"{run.raw}: {objects}, {size} bytes{inputs}",
         "code": run.code,
         "batch": ", ".join(filter(None, (run.batch, runs.batch(run)))),
         "shards": shards,

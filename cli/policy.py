@@ -22,6 +22,7 @@ from infra.errors import CommandError
 from infra.policy import RULES, Finding, Resource, findings, refuse_wrong_settings
 from infra.policy.terraform import document
 from infra.settings.schema import Settings
+from views.counts import counted
 
 
 @click.command(cls=Command, examples=["prod", "prod --terraform plan.json"])
@@ -59,7 +60,8 @@ def policy(
                 print(f"{layer}: {finding.resource.name}, {finding.rule.id}: allowed until "
                       f"{finding.exception.until}: {finding.exception.reason}")  # fmt: skip
         checked = ", ".join(f"{count} of {layer}" for layer, count in counts.items())
-        print(f"{len(RULES)} rules, {sum(counts.values())} resources ({checked}), {len(broken)} findings")
+        total = f"{counted(sum(counts.values()), 'resource')} ({checked})"
+        print(f"{len(RULES)} rules, {total}, {counted(len(broken), 'finding')}")
     return 1 if any(finding.mandatory(settings) for _, finding in broken) else 0
 
 

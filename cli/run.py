@@ -50,13 +50,14 @@ from infra.prices.run import RunPrice
 from infra.publish.code import read as read_code
 from infra.publish.environment import Target
 from infra.publish.publishing import LOCKS, default_lock, publish
-from infra.settings import rules
+from infra.settings import commands, rules
 from infra.settings.images import refused
 from infra.settings.schema import FleetSettings, Settings
 from infra.slices import inputs, nodes
 from infra.slices import price as slices_price
 from infra.slices.price import at_dearest
 from infra.slices.settings import TpuSettings
+from views.counts import counted
 
 _LOOK_S, _POLL_S, _UPDATE_POLL_S = 10.0, 2.0, 0.5
 # A host's own metadata server may follow later than Google's list of nodes.
@@ -86,7 +87,7 @@ _ANY_BUNDLE = "0" * 64  # the settings are checked before a bundle exists
 @click.option("--slice", "kind", required=True, metavar="TYPE", help="Slice type: v6e-1, v6e-8, v6e-16, …")
 @click.option("--zones", type=Names(), default=(), metavar="ZONE,…",
               help="Zones in order of preference; default: all that the environment covers.")  # fmt: skip
-@click.option("--name", metavar="NAME", help="Name of the run; default: the script's.")
+@click.option("--name", metavar="NAME", help="Name of slice and run; default: the script's.")
 @click.option("--on-demand", is_flag=True, help="Rent on demand instead of spot.")
 @options.hours
 @click.option("--entry", metavar="SCRIPT", help="The script of the folder that starts.")
@@ -119,6 +120,7 @@ def run(
             from cli import offline  # the trainer's modules
 
             offline.refuse_config(shlex.split(program.run), program.folder)
+            program = _named(program, name)
         name = name or re.sub(r"[^a-z0-9]+", "-", _called(path, image)).strip("-")
         item = _item(settings, name, kind, zones, image, spot=not on_demand)
         item |= {"run": program.run} | ({STOP_WHEN_DONE: True} if stop_when_done else {})
@@ -166,6 +168,12 @@ def run(
     if as_json:
         print(json.dumps({"environment": environment, **item, **job.result}))
     return status
+
+
+def _named(program: UserCode, name: str | None) -> UserCode:
+    """Name a training as the slice that the user named."""
+    words = shlex.split(program.run)
+    return replace(program, run=shlex.join(commands.named(words, name))) if name else program
 
 
 class Job:
@@ -280,7 +288,7 @@ class Job:
         if not code:
             self._restart()
         workers, took_s = self._member.kind.hosts, time.monotonic() - self._called_s
-        self._print(f"restarted on {workers} worker{'s' if workers > 1 else ''} after {took_s:.1f} s")
+        self._print(f"restarted on {counted(workers, 'worker')} after {took_s:.1f} s")
         self.run.settle()
 
     def _restart(self) -> None:
@@ -463,12 +471,13 @@ def _introduce(
     stops = item.get(STOP_WHEN_DONE)
     after = "deleted at its end, by this command or a monitor" if stops else "stays up after its end"
     price = f"${dollars(row.hourly)} an hour"
+    hosts = counted(member.kind.hosts, "host")
     note = ", which holds files of an earlier run" if earlier else ""
     lines = {
         "program": program.reason,
         "command": item["run"],
         **({"image": item["image"]} if "image" in item else {}),
-        "slice": f"{member.kind.name} ({member.kind.hosts} hosts), {paid}, in {zones}: {price}; {after}",
+        "slice": f"{member.kind.name} ({hosts}), {paid}, in {zones}: {price}; {after}",
         **({} if predicted.dollars is None else {"price": f"{predicted}, predicted"}),
         "saves to": f"CHECKPOINT_DIR, gs://{bucket}/{folder}{note}",
         **({"present": held(run.before)} if run.before else {}),

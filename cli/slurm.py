@@ -17,6 +17,7 @@ from infra.prices.row import dollars
 from infra.settings.schema import Settings
 from slurm.client import Login, Queue
 from slurm.jobs import JOB, Job, hourly
+from views.counts import counted
 from views.table import aligned
 
 _EPILOG = """\b
@@ -110,7 +111,7 @@ def cancel(environment: str, job: str, number: int, yes: bool) -> int:
     """Cancel a job that waits or runs."""
     queue = Queue(Login(_settings(environment), number))
     matching = queue.named(job)
-    confirm(f"Cancel {job} of {matching[0].user}, which is {_state(matching[0])}?", yes)
+    confirm(f"Cancel {job} of {matching[0].user}, which is {_place(matching[0])}?", yes)
     queue.cancel(job)
     print(f"cancelled {job}")
     return 0
@@ -145,17 +146,24 @@ def ssh(environment: str, number: int, words: tuple[str, ...]) -> int:
     return Login(_settings(environment), number).interactive(words)
 
 
-def _state(job: Job) -> str:
-    """Return what a job does, and if it waits, its place and for what."""
+def _place(job: Job) -> str:
+    """Return what a job does, and where."""
     state = job.state.lower().replace("_", " ")
     if not job.place:
         return f"{state} on {job.nodes}" if job.nodes else state
+    return f"{state}, number {job.place} in the queue"
+
+
+def _state(job: Job) -> str:
+    """Return what a job does, and if it waits, for what."""
+    if not job.place:
+        return _place(job)
     why = f", {job.why}" if job.why not in ("None", "Priority", "Resources", "") else ""
     start = f", planned for {job.start}" if job.start != "N/A" else ""
-    return f"{state}, number {job.place} in the queue{why}{start}"
+    return f"{_place(job)}{why}{start}"
 
 
 def _shown(settings: Settings, job: Job) -> str:
     price = hourly(settings, job)
     cost = "of unknown price" if price is None else f"${price:,.2f} an hour while it runs"
-    return f"{job.hosts} hosts of {job.partition}, {cost}; {_state(job)}"
+    return f"{counted(job.hosts, 'host')} of {job.partition}, {cost}; {_state(job)}"

@@ -11,6 +11,8 @@ from infra.catalog import CATALOG
 from infra.errors import CommandError, InputError
 from infra.google.client import Client, RequestError, about, bucket_url, object_url
 from infra.google.failures import Kind
+from infra.layers.gke.pools import ON_DEMAND, chip_hourly
+from infra.layers.gke.settings import GkeSettings
 from infra.layers.storage.settings import StorageSettings
 from infra.settings.schema import Settings
 from infra.slices import price
@@ -120,18 +122,26 @@ class Runs:
         return InputError(f"no run {run} in {self.url}\n    fix: {fix if names else nothing(environment)}")
 
     def price(self, brief: Brief) -> Price:
-        """Return a run's price: of its node's slices in the settings, otherwise on demand at most."""
+        """Return a run's price: of its node's slices in the settings, as recorded, or on demand at most."""
         if node := self._nodes.get(brief.node):
             row = price.rows([node])[0]
             return Price(
                 None if row.hourly is None else row.hourly * brief.slices, f"{row.paid}, {node.zone}"
             )
-        if brief.chip != _TPU:
+        kind = CATALOG.by_name(brief.accelerator)
+        if not (kind or brief.chip == _TPU):
             return Price(None)
-        zone = self._zone(brief.node) or f"{self._settings[StorageSettings].location}-"
-        hourly = CATALOG.price(zone).on_demand
-        paid = f"at most: on demand, {zone.rstrip('-')}"
-        return Price(None if hourly is None else hourly * brief.chips, paid, at_most=True)
+        chips = kind.chips * brief.slices if kind else brief.chips
+        zone = brief.zone or self._zone(brief.node) or f"{self._region}-"
+        hourly = chip_hourly(zone, brief.provisioning or ON_DEMAND)
+        paid = f"{brief.provisioning or f'at most: {ON_DEMAND}'}, {zone.rstrip('-')}"
+        return Price(None if hourly is None else hourly * chips, paid, at_most=not brief.provisioning)
+
+    @property
+    def _region(self) -> str:
+        """Region of runs that recorded no zone."""
+        gke = self._settings.get(GkeSettings)
+        return (gke and gke.region) or self._settings[StorageSettings].location
 
     def is_node(self, brief: Brief) -> bool:
         """Return True if the run's node is a slice of the settings or of a fleet, so that it has logs."""

@@ -18,6 +18,7 @@ from infra.engine.pulumi import confirm
 from infra.engine.settings import from_file
 from infra.slices.settings import TpuSettings
 from views.console import Terminal
+from views.counts import counted
 
 _WITHOUT_ASKING = ("--yes", "--skip-preview")
 _KEPT = {"storage": "the buckets stay, with their objects"}
@@ -83,7 +84,7 @@ def up(root: Path, environment: str, layers: Sequence[str], as_json: bool, yes: 
                     _publish(environment)
                 print(f"\n== {name} ==", flush=True)
                 stacks.up(environment, [name], root, _WITHOUT_ASKING, output=out.fileno())
-        print(f"\nup; next: tpu status {environment}", file=out)
+        print("\nup; next:", "\n          ".join(stacks.following(environment, root, names)), file=out)
     if as_json:
         print(json.dumps({**planning.as_json(planned), "applied": not planned.empty or publishes}))
     return 0
@@ -110,7 +111,7 @@ def down(root: Path, environment: str, layers: Sequence[str], as_json: bool, yes
         for kind, resource in resources:
             print(f"  - {kind}  {resource}", file=out)
         stored = f"; {_KEPT[name]}" if name in _KEPT else ""
-        print(f"{name}: {len(resources)} resources{stored}", file=out)
+        print(f"{name}: {counted(len(resources), 'resource')}{stored}", file=out)
     if any(held.values()):
         confirm(f"\nTake them down in {environment}?", yes)
         with redirect_stdout(out):

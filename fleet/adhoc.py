@@ -26,7 +26,9 @@ Item = Mapping[str, Any]
 NOTHING: Mapping[str, Item] = MappingProxyType({})
 STOP_WHEN_DONE = "stopWhenDone"
 PHASE, WHY, OWNER, ID = "phase", "why", "owner", "id"
-SINCE = "sinceS"  # time of an earlier program's last status, which is no end of the present one
+SINCE = (
+    "sinceS"  # start of an earlier program, whose end is none of the present one: fleet/ending.py, `start_s`
+)
 REPLACING = "replacing"  # its hosts may still run the program before it
 _VERSION, _FORMAT, _ENVIRONMENT = "version", 2, "environment"
 WRITTEN = "writtenS"

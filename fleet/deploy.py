@@ -12,12 +12,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from fleet.controller import Controller
-from fleet.environment import opened
+from fleet.environment import Environment, opened
 from fleet.errors import FleetError
 from fleet.model import Condition
 from fleet.recovery import create
 from fleet.request import FleetCommand
+from infra.settings.sources import ROOT
+from infra.slices import inputs
 from infra.slices.nodes import Node
+from infra.slices.settings import TpuSettings
 
 _POLL_S = 5.0
 
@@ -58,9 +61,11 @@ def deploy(request: FleetCommand, steps: Steps) -> int:
     if steps.dataset and not steps.dataset.source:
         raise FleetError("no samples\n    fix: --source FILE, or --skip-dataset where the streams are there")
     lines = commands(request.environment, fleet.members, steps.dataset)
+    if steps.dataset:
+        _require_tokenizer(fleet, steps.dataset)
     if request.dry_run:
         print("\n".join(f"would run: python {shlex.join(line)}" for line in lines))
-        return create(request) if steps.create else 0
+        return create(request, (inputs.STREAM,) if steps.dataset else ()) if steps.create else 0
     prepare(lines)
     if not steps.launch:
         print(f"prepared; to create the slices: tpu fleet create {request.environment}")
@@ -107,6 +112,18 @@ def commands(environment: str, members: Sequence[Node], dataset: Dataset | None)
         return [publish]
     streams = ["--streams", str(len(members)), "--out", stream[1].rstrip("/"), "--source", *dataset.source]
     return [["-m", "workload", "data", "streams", *streams, *dataset.options], publish]
+
+
+def _require_tokenizer(fleet: Environment, dataset: Dataset) -> None:
+    """Raise FleetError if samples become bytes, and the model has a tokenizer of its own in the bucket."""
+    if any(word.partition("=")[0] == "--tokenizer" for word in dataset.options):
+        return
+    code = fleet.settings[TpuSettings].code
+    weights = inputs.folders(fleet.members[0].run or "", ROOT / (code or "")).get("model.weights", "")
+    bucket, _, folder = weights.removeprefix("gs://").rstrip("/").partition("/")
+    if bucket == fleet.google.bucket and fleet.google.is_there(f"{folder}/tokenizer.json"):
+        fix = "add -- --tokenizer FOLDER, with the same tokenizer.json"
+        raise FleetError(f"{weights} has a tokenizer, and the samples would be bytes\n    fix: {fix}")
 
 
 def prepare(lines: Sequence[Sequence[str]]) -> None:

@@ -7,7 +7,7 @@ from fleet.adhoc import ID, PHASE, SINCE, STOP_WHEN_DONE, WHY, Phase
 from fleet.controller import Controller
 from fleet.environment import Environment
 from fleet.errors import FleetError
-from fleet.model import GOING, TAKEN_AWAY, Claim, Condition, Decision, ObservedNode, View
+from fleet.model import GOING, TAKEN_AWAY, Claim, Condition, Decision, ObservedNode, View, WorkerStatus
 from fleet.observation import Observation
 from fleet.removal import delete_nodes, of_fleet
 from fleet.show import unanswered
@@ -15,15 +15,17 @@ from fleet.store import LeaseHeldError
 from fleet.zones import unproven
 from infra.google.client import RequestError
 
+_SET_S = 2.0  # by which a clock is set while a job runs; to start another takes longer
 _DELETION_S = 60.0  # that a monitor waits for one: others may need it meanwhile
 
 
 def over(decisions: Collection[Decision], since_s: float = 0.0) -> Mapping[Claim, Collection[Decision]]:
     """Return the nodes whose statuses say that a program has ended, by claim; empty if it goes on.
 
-    It has ended once it is done on every node, or failed permanently on one, by statuses after `since_s`.
+    It has ended once it is done on every node, or failed permanently on one, by statuses of starts after
+    `since_s`: see `start_s`.
     """
-    fresh = [item for item in decisions if not (item.status and item.status.at_s <= since_s)]
+    fresh = [item for item in decisions if not (item.status and _earlier(item.status, since_s))]
     failed = [
         decision
         for decision in fresh
@@ -33,6 +35,19 @@ def over(decisions: Collection[Decision], since_s: float = 0.0) -> Mapping[Claim
         return {Claim.FINAL: failed}
     done = bool(fresh) and all(decision.condition is Condition.DONE for decision in fresh)
     return {Claim.DONE: fresh} if done and len(fresh) == len(decisions) else {}
+
+
+def start_s(status: WorkerStatus) -> float:
+    """Return when a job began, by its host's clock; of hosts that don't report it, the status' time.
+
+    A report of an earlier program may be newer than the command that replaces it: a host's service repeats
+    it once when it starts again, as it does after an installation.
+    """
+    return status.began_s or status.at_s
+
+
+def _earlier(status: WorkerStatus, since_s: float) -> bool:
+    return start_s(status) <= since_s + (_SET_S if status.began_s else 0.0)
 
 
 def disputed(fleet: Environment, claims: Mapping[Claim, Collection[Decision]], now_s: float) -> str:

@@ -242,6 +242,7 @@ def _status(kind: str, item: Mapping[str, Any]) -> WorkerStatus:
         goodput=foreign.number(metadata, "goodput"),
         final=metadata.get("final") == "1",
         run=foreign.text(metadata, "run"),
+        began_s=foreign.number(metadata, "began_s") or 0.0,
     )
 
 

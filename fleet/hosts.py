@@ -18,6 +18,7 @@ from fleet.ssh import Forward, Ssh, Worker, one_line
 from infra.engine.pulumi import confirm
 from infra.settings.schema import FleetSettings
 from infra.slices.nodes import Node
+from views.counts import counted
 
 # All stop before any starts: a worker of the old attempt would meet one of the new at the barrier.
 _STOP, _START = "sudo systemctl stop tpu-job", "sudo systemctl start tpu-job"
@@ -61,7 +62,7 @@ def restart(request: FleetCommand, options: Remote) -> int:
     Where a worker can't be stopped, or Ctrl+C comes in between, the job is started again on all that answer.
     """
     fleet = opened(request)
-    confirm(f"Restart the job of {len(fleet.members)} slice(s)?", request.yes)
+    confirm(f"Restart the job of {counted(len(fleet.members), 'slice')}?", request.yes)
     report = _report(request)
     _wait_for_boots(fleet, report)
     remote, started = RemoteExec(fleet, options, report), False

@@ -119,6 +119,7 @@ class WorkerStatus:
         disk_full: the boot disk was full.
         worked_s: time of the last report of work; 0: never.
         run: URL of what the work makes; empty: unknown.
+        began_s: start of the job by the host's clock, of several the earliest; 0: unknown.
     """
 
     at_s: float
@@ -137,6 +138,7 @@ class WorkerStatus:
     goodput: float | None = None
     final: bool = False
     run: str = ""
+    began_s: float = 0.0
 
     def of(self, command: str) -> "WorkerStatus":
         """Return this status for a member's command; that of another command is reduced to `older`."""
@@ -247,6 +249,7 @@ def summarized(workerstatus: Sequence[WorkerStatus]) -> WorkerStatus | None:
         final=any(work.final for work in works),
         goodput=next((work.goodput for work in works if work.goodput is not None), None),
         run=next((work.run for work in works if work.run), ""),
+        began_s=min((work.began_s for work in works), default=0.0),
     )
 
 

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 
@@ -10,13 +10,15 @@ from fleet import doctor as fleet_checks
 from fleet import show
 from fleet.adhoc import NOTHING, Item, owner
 from fleet.environment import Environment, google_of, opened, over_budget, selected
-from fleet.model import ObservedNode
+from fleet.errors import FleetError
+from fleet.model import Condition, ObservedNode
 from fleet.observation import Observation
 from fleet.request import FleetCommand
 from fleet.show import Rates
+from fleet.store import BucketStore
 from fleet.unit import unit
 from infra.doctor.checks import Target, checks
-from infra.doctor.report import format_report, healthy, run_checks
+from infra.doctor.report import format_report, healthy, run_checks, with_names
 from infra.engine.named import read_stack
 from infra.engine.settings import from_file
 from infra.layers.storage.names import controller_account_email
@@ -33,7 +35,21 @@ def status(request: FleetCommand) -> int:
         observation = fleet.controller().step()
     if dear := over_budget(fleet.settings):
         print(dear, file=sys.stderr)
-    return print_status(observation, request.as_json, _shown(fleet))
+    unattended = [] if request.as_json else _unattended(fleet, observation)
+    return print_status(observation, request.as_json, _shown(fleet), unattended)
+
+
+def _unattended(fleet: Environment, observation: Observation) -> list[str]:
+    """Return what recovers lost members, if no controller does."""
+    lost = [item.node for item in observation.decisions if item.condition is Condition.RECOVERING]
+    try:
+        if not lost or BucketStore(fleet.google, fleet.stack.id).leader()[1]:
+            return []
+    except FleetError:  # which acts, isn't known
+        return []
+    name, them = fleet.settings.environment, "it" if len(lost) == 1 else "them"
+    again = f"tpu fleet monitor {name} also recovers later losses"
+    return [f"{', '.join(lost)}: no controller recovers {them}; next: tpu recover {name}; {again}"]
 
 
 def _shown(fleet: Environment) -> dict[str, Item]:
@@ -77,7 +93,8 @@ def doctor(request: FleetCommand) -> int:
     if sys.stderr.isatty():
         print("checking Google and Pulumi …", file=sys.stderr)
     google = google_of(settings)
-    findings = run_checks([*checks(Target(settings, target, google)), *fleet_checks.checks(settings, google)])
+    every = [*checks(Target(settings, target, google)), *fleet_checks.checks(settings, google)]
+    findings = with_names(run_checks(every), settings, google)
     if request.as_json:
         print(json.dumps([asdict(finding) for finding in findings]))
     else:
@@ -99,13 +116,18 @@ def progress() -> AbstractContextManager[object]:
     return console.status("reading from Pulumi and Google …") if console.is_terminal else nullcontext()
 
 
-def print_status(observation: Observation, as_json: bool, adhoc: Mapping[str, Item] = NOTHING) -> int:
-    """Print the members' rows, the ad hoc fleets and remarks; return the exit status."""
+def print_status(
+    observation: Observation,
+    as_json: bool,
+    adhoc: Mapping[str, Item] = NOTHING,
+    further: Sequence[str] = (),
+) -> int:
+    """Print the members' rows, the ad hoc fleets, remarks and further lines; return the exit status."""
     rows = show.rows(observation, Rates())
     if as_json:
         print(json.dumps(show.as_json(observation, rows, adhoc)))
     else:
-        lines = [show.summary(rows), *show.of_adhoc(adhoc), *show.remarks(observation)]
+        lines = [show.summary(rows), *show.of_adhoc(adhoc), *show.remarks(observation), *further]
         nodes = f"{show.price_so_far(show.Spent(observation))}, of the nodes that exist"
         lines.append(f"{nodes} (of a run's starts: tpu runs)")
         print(show.plain(show.table(rows)), file=unguarded(sys.stdout))

@@ -18,16 +18,21 @@ from infra.engine.roles import with_roles
 from infra.google.failures import Failure, Kind
 from infra.layers.tpu.published import unpublished
 from infra.prices import table as prices_table
+from infra.settings.sources import ROOT
+from infra.slices import inputs, preflight
 from infra.slices import price as slices_price
 from infra.slices.nodes import Node
+from infra.slices.settings import TpuSettings
+from views.counts import counted
 
 _POLL_S = 2.0
+_START_AGAIN = "sudo systemctl restart google-startup-scripts"
 _PATIENCE_S = 300.0  # with a zone that doesn't answer
 
 
-def create(request: FleetCommand) -> int:
-    """Create the members that don't exist."""
-    return _change(request, "create", lambda decision, _: decision.action is Action.CREATE)
+def create(request: FleetCommand, later: Collection[str] = ()) -> int:
+    """Create the members that don't exist; `later`: settings whose folders a program doesn't need yet."""
+    return _change(request, "create", lambda decision, _: decision.action is Action.CREATE, later=later)
 
 
 def recover(request: FleetCommand) -> int:
@@ -44,7 +49,11 @@ def was_lost(decision: Decision, controller: Controller) -> bool:
 
 
 def _change(
-    request: FleetCommand, verb: str, selects: Callable[[Decision, Controller], bool], updates: bool = True
+    request: FleetCommand,
+    verb: str,
+    selects: Callable[[Decision, Controller], bool],
+    updates: bool = True,
+    later: Collection[str] = (),
 ) -> int:
     """Carry out the decisions that `selects` accepts; `updates`: also give living nodes new settings."""
     with progress():
@@ -58,6 +67,8 @@ def _change(
     }
     members = [member for member in observation.members if member.key in due]
     adds = request.adhoc is not None and PHASE not in fleet.adhoc[request.adhoc["name"]]
+    if verb == "create":
+        _require_read(request, fleet, members, later)
     for line in _plan(observation, due, members):
         print(line, file=request.output)
     changes = bool(due or observation.outdated or adds)
@@ -66,9 +77,10 @@ def _change(
     if request.dry_run or not changes:
         return print_status(observation, as_json=True) if request.as_json else report_unanswered(observation)
 
+    updated = [member.slice for member in observation.members if member.key in observation.outdated]
     _require_startable(fleet)
     if members:
-        confirm(f"{verb.capitalize()} {len(members)} slice(s)?", request.yes)
+        confirm(f"{verb.capitalize()} {counted(len(members), 'slice')}?", request.yes)
     controller.lead()
     try:
         if adds and request.adhoc:
@@ -77,7 +89,7 @@ def _change(
         observation, failures = _until_up(controller, due, attempts, request)
     finally:
         release(controller)
-    return _report(request, observation, failures)
+    return _report(request, observation, failures, bool(due), [*dict.fromkeys(updated)])
 
 
 def _plan(observation: Observation, due: Collection[str], members: Sequence[Node]) -> list[str]:
@@ -92,6 +104,17 @@ def _plan(observation: Observation, due: Collection[str], members: Sequence[Node
         names = ", ".join(observation.outdated)
         lines.append(f"  update   {names}: new settings, which hosts have after their next boot")
     return lines
+
+
+def _require_read(
+    request: FleetCommand, fleet: Environment, members: Sequence[Node], later: Collection[str]
+) -> None:
+    """Raise InfraError for what the members' programs would refuse, or read and isn't there."""
+    code, own = fleet.settings[TpuSettings].code, fleet.settings[TpuSettings].bundle
+    read = [member for member in members if member.bundle == own]
+    inputs.require(fleet.google, request.environment, inputs.of(read), ROOT / (code or ""), later)
+    for verdict in preflight.of(read, code):
+        print(verdict.line, file=request.output)
 
 
 def _require_startable(fleet: Environment) -> None:
@@ -160,12 +183,22 @@ def _out_of_reach(
     }
 
 
-def _report(request: FleetCommand, observation: Observation, failures: dict[str, Failure]) -> int:
-    """Print the outcome; return the exit status."""
+def _report(
+    request: FleetCommand,
+    observation: Observation,
+    failures: dict[str, Failure],
+    new: bool,
+    updated: Sequence[str],
+) -> int:
+    """Print the outcome; return the exit status. `new`: nodes are; `updated`: slices with living ones."""
     if request.as_json:
         print_status(observation, as_json=True)
     elif not failures:
-        print(f"done; new nodes boot now; next: tpu status {request.environment} --watch")
+        print(f"done{'; new nodes boot now' if new else ''}; next: tpu status {request.environment} --watch")
+        if updated:
+            named = " ".join(f"--slice {name}" for name in updated)
+            again = f"tpu fleet exec {request.environment} {named} -- {_START_AGAIN}"
+            print(f"living nodes start with the new settings at their next boot, or now: {again}")
     for key, failure in failures.items():
         print(f"error: {key}: {with_roles(str(failure))}", file=sys.stderr)
     if failures:

@@ -23,6 +23,7 @@ from infra.engine.roles import with_roles
 from infra.google.failures import Kind, classify
 from infra.settings.schema import FleetSettings
 from infra.slices.nodes import Node
+from views.counts import counted
 
 _PROBE_S = 60  # for a command that does nothing
 _PROBES, _PAUSE_S = 3, 2.0
@@ -81,7 +82,7 @@ class RemoteExec:
             FleetError: a member isn't READY, or a worker can't be reached, so that it was run nowhere.
         """
         left_out, reached = self._reached()
-        self._report(f"on {len(reached)} workers; their output: {self._folder}/NODE-wK.log")
+        self._report(f"on {counted(len(reached), 'worker')}; their output: {self._folder}/NODE-wK.log")
         width = max(len(worker.name) for worker in reached)
         reports = []
         self.begun = True
@@ -111,10 +112,10 @@ class RemoteExec:
         if not self._options.probe:
             return down | unknown, everyone
         wait_min = _PROBES * _PROBE_S // 60
-        self._report(f"probing {len(everyone)} workers, for up to {wait_min} min …")
+        self._report(f"probing {counted(len(everyone), 'worker')}, for up to {wait_min} min …")
         probes = self._probe(everyone)
         unreached = {
-            probe.worker.name: f"{probe.why} {_with_role(' '.join(probe.last_lines(1)))}".strip()
+            probe.worker.name: f"{probe.why} {_with_role(probe.last_lines(_SHOWN_LINES))}".strip()
             for probe in probes
             if probe.ending is not Ending.OK
         }
@@ -195,10 +196,13 @@ def observed(fleet: Environment) -> tuple[View, list[Node]]:
     return view, placed(fleet.members, view, fleet.owner, {})
 
 
-def _with_role(message: str) -> str:
-    """Return the output of SSH, with the missing role if it was refused."""
-    failure = classify(message)
-    return f"{message} ({with_roles(failure.fix)})" if failure.kind is Kind.PERMISSION else message
+def _with_role(lines: Sequence[str]) -> str:
+    """Return the last line of SSH's output, or the refusal before it, with the missing role."""
+    for line in reversed(lines):  # a refused tunnel's reason is followed by SSH's, that it lacks a connection
+        failure = classify(line)
+        if failure.kind is Kind.PERMISSION:
+            return f"{line} ({with_roles(failure.fix)})"
+    return "".join(lines[-1:])
 
 
 def _line(report: Report, width: int) -> str:

@@ -23,6 +23,7 @@ from infra.engine.settings import from_file
 from infra.google.client import RequestError
 from infra.settings.sources import ROOT
 from infra.slices.nodes import Node, nodes
+from views.counts import counted
 
 _POLL_S = 2.0
 _LONGEST_S = 900.0
@@ -80,7 +81,7 @@ def delete(request: FleetCommand, *, orphans: bool = False) -> int:
     if not _show(request, lines, lines, empty):
         return max(unanswered, _report(request, "deleted", target, None))
 
-    confirm(f"Delete {len(target)} slice(s)?", request.yes)
+    confirm(f"Delete {counted(len(target), 'slice')}?", request.yes)
     controller.lead()  # refused while a monitor runs, which would recreate them
     try:
         view = _require_shown(fleet, controller, observation, forgotten, target)
@@ -288,7 +289,9 @@ def take_over(request: FleetCommand) -> int:
     ]
     if not _show(request, lines, target, "none belongs to another stack"):
         return _report(request, "taken", target, None)
-    confirm(f"Take over {len(target)} slice(s)? Their present controller must have stopped.", request.yes)
+    confirm(
+        f"Take over {counted(len(target), 'slice')}? Their present controller must have stopped.", request.yes
+    )
     labels = {**fleet.owner.labels, "stack": fleet.stack.id}
     failed: dict[str, str] = {}
     for node in target:

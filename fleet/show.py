@@ -4,7 +4,7 @@ import os
 import sys
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from io import StringIO
 from typing import Any
 
@@ -14,12 +14,14 @@ from rich.text import Text
 
 from fleet.adhoc import NOTHING, PHASE, WHY, Item, Phase, owner
 from fleet.events import left_out
-from fleet.model import GOING, TAKEN_AWAY, Condition, Decision, ObservedNode, WorkerStatus
+from fleet.model import GOING, TAKEN_AWAY, Condition, Decision, ObservedNode, View, WorkerStatus
 from fleet.observation import Observation
 from infra.catalog import CATALOG
 from infra.engine.roles import with_roles
+from infra.slices.names import command_id
 from infra.slices.nodes import Node
 from views.console import Terminal
+from views.counts import counted
 from views.terminal import clean
 
 _RATE_OVER_S = 600.0
@@ -83,7 +85,7 @@ def rows(observation: Observation, rates: Rates) -> list[MemberRow]:
     slices = {(member.zone, member.name): member.slice for member in observation.members}
     for decision in observation.decisions:
         observed = observation.view.node(decision.node, decision.zone)
-        status = decision.status or WorkerStatus(0.0)
+        status = _stored(decision, observation.view)
         rate = rates.note(decision.node, observation.view.at_s, status.samples) if status.samples else None
         if decision.condition is not Condition.WORKING:
             rate = None  # of the time before it was lost
@@ -97,6 +99,23 @@ def rows(observation: Observation, rates: Rates) -> list[MemberRow]:
             )
         )  # fmt: skip
     return result
+
+
+def _stored(decision: Decision, view: View) -> WorkerStatus:
+    """Return a member's status; until its new node works, with what the one before it had stored."""
+    status = decision.status or WorkerStatus(0.0)
+    if status.work or decision.condition not in (Condition.RECOVERING, Condition.STARTING):
+        return status
+    before = view.reported(decision.node, command_id(decision.member.run or ""))
+    if before is None or not before.shards:  # a trainer resumes at a checkpoint, perhaps of an earlier step
+        return status
+    return replace(
+        status,
+        samples=before.samples,
+        of_samples=before.of_samples,
+        shards=before.shards,
+        size_bytes=before.size_bytes,
+    )
 
 
 class Spent:
@@ -144,7 +163,7 @@ def summary(result: Sequence[MemberRow]) -> str:
         sum(getattr(row, key) for row in result) for key in ("samples", "shards", "size_bytes")
     )
     rate = sum(row.samples_per_s or 0 for row in result)
-    statuses = [f"{len(result)} slices: {conditions or 'none'}"]
+    statuses = [f"{counted(len(result), 'slice')}: {conditions or 'none'}"]
     if samples:
         statuses.append(f"{samples:,} samples, {shards:,} shards, {decimal(size)}")
     if rate:

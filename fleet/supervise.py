@@ -28,7 +28,7 @@ from fleet.adhoc import (
     slices,
 )
 from fleet.controller import Controller
-from fleet.ending import disputed, over
+from fleet.ending import disputed, over, start_s
 from fleet.environment import Environment, google_of, require_read, selected, with_records
 from fleet.errors import FleetError, FleetInputError
 from fleet.model import Action, Condition, ObservedNode
@@ -206,7 +206,7 @@ class Supervisor:
         ended = bool(claims) and not disputed(self.fleet, claims, observation.view.at_s)
         if ended or self.changed:
             statuses = (decision.status for decision in observation.decisions if decision.status)
-            self._since_s = max((status.at_s for status in statuses), default=0.0)
+            self._since_s = max(map(start_s, statuses), default=0.0)
         return ready, ended
 
     def step(self) -> Observation:

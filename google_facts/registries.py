@@ -13,6 +13,8 @@ _GCR: Mapping[str, str] = _FACTS["gcr"]["locations"]
 _PKG_DEV = "-docker.pkg.dev"
 KUBERNETES: str = _FACTS["kubernetes"]["host"]
 """Registry of Kubernetes' own projects."""
+CACHE: str = _FACTS["private_google_access"]["cached"][0]
+"""Google's cache of Docker Hub's public images."""
 READER: str = _FACTS["artifact_registry"]["reader"]
 """Role that pulls images from a repository."""
 PULL: str = _FACTS["artifact_registry"]["permission"]

@@ -14,6 +14,7 @@ from infra.google.failures import Kind
 from infra.google.kubernetes import Cluster
 from infra.layers.pipeline import handoff, paths
 from infra.layers.pipeline.settings import PipelineSettings
+from infra.layers.queue.jobs import reasons
 from infra.layers.queue.jobs.jobset import API, jobset
 from infra.layers.queue.jobs.submission import JobRequest, submission
 from infra.layers.queue.team import teams
@@ -118,7 +119,7 @@ class JobSetTrainer(_Recovered):
         ended = {str(item.get("type")): item for item in status.get("conditions") or ()}
         progress = {"Completed": Progress.DONE, "Failed": Progress.FAILED}
         state = progress.get(str(status.get("terminalState")), Progress.RUNNING)
-        why = str(ended.get("Failed", {}).get("message") or "") if state is Progress.FAILED else ""
+        why = reasons.failed(str(ended.get("Failed", {}).get("message") or ""))
         reason = f"the job failed{f': {why}' if why else ''}" if state is Progress.FAILED else ""
         name = _jobset_name(run)
         return Training(state, reason, f"tpu job logs {self._settings.environment} {self._team} {name}")

@@ -14,11 +14,13 @@ from cli.__main__ import tpu
 from rehearsal.cloud.__main__ import NoHosts
 from rehearsal.cloud.cloud import Cloud
 from rehearsal.cloud.config import CloudConfig
+from rehearsal.cloud.iam import iam
 from rehearsal.providers.gcp import sdk
 from rehearsal.providers.gcp.invokes import INVOKES
 from rehearsal.providers.gcp.types import TYPES
 from rehearsal.scenario.scenario import Scenario, load, name_of, own
 from rehearsal.scenario.step import NOTHING, STEPS
+from rehearsal.world import person
 from tools.blocks import table
 
 _COLUMNS = 100
@@ -34,6 +36,12 @@ def commands() -> str:
 def scenarios() -> str:
     """Return the project's own scenarios."""
     return table(("scenario", "content"), ((f"`{name_of(path)}`", load(path).title) for path in own()))
+
+
+def accounts() -> str:
+    """Return the accounts of a world, as settings name them."""
+    rows = ((f"`--as {who}`", f"`{iam.member(address)}`") for who, address in person.LOGINS.items())
+    return table(("shell", "in settings"), rows)
 
 
 def scenario_fields() -> str:

@@ -1,6 +1,7 @@
 """Arguments that several commands share."""
 
 import argparse
+import os
 import re
 import shutil
 from collections.abc import Sequence
@@ -64,6 +65,9 @@ def hub_fix(name: str, folder: Path) -> str:
     """Return the fix if `name`, as given, is an id of the hub without its `folder`; else empty."""
     if folder.exists() or name.endswith(".json") or not HUB_ID.fullmatch(name):
         return ""
+    bucket = os.environ.get("CHECKPOINT_BUCKET")
+    if bucket and "TPU_NAME" in os.environ:  # a host has neither the hub nor a place to keep a model
+        return f"upload the model, tpu data put ENV FOLDER, and name gs://{bucket}/data/{folder.name}"
     return f"download a model of the hub first: hf download {name} --local-dir {folder}"
 
 

@@ -46,15 +46,15 @@ def _mounted(key: str, url: str) -> Path:
     raise ConfigError("config", [Problem(key, url, rule, fix)])
 
 
-def downloaded(url: str) -> Path:
-    """Download a folder of weights into the cache, once for each set of its objects' generations."""
+def downloaded(url: str, endings: tuple[str, ...] = WEIGHTS) -> Path:
+    """Download files of a folder by their endings into the cache, once for each set of their generations."""
     from workload.runs.bucket_store import open_bucket  # its client is large
 
     store = open_bucket(url)
     objects = {
         name: version
         for name, version in store.versions("").items()
-        if name.endswith(WEIGHTS) and "/" not in name
+        if name.endswith(endings) and "/" not in name
     }
     key = hashlib.sha256(repr((store.url, sorted(objects.items()))).encode()).hexdigest()[:16]
     home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")

@@ -35,6 +35,15 @@ class LivingError(Exception):
     """A member, job or run lives, or may live."""
 
 
+class InUseError(LivingError):
+    """`names` of members, jobs or runs live; `noun` is what they are, singular and plural."""
+
+    def __init__(self, names: Sequence[str], noun: tuple[str, str], fix: str):
+        counted = f"{len(names)} {noun[len(names) != 1]}"
+        super().__init__(f"in use by {counted}: {_listed(names)}\n    fix: {fix}; then again")
+        self.names, self.noun, self.fix = tuple(names), noun, fix
+
+
 class _LivingProvider(dynamic.ResourceProvider):
     """Provider of a placeholder; only `delete` acts."""
 
@@ -158,33 +167,30 @@ def refuse(what: str, project: str, environment: str, labels: dict[str, str], na
         MEMBERS: (
             _of_fleets,
             f"tpu fleet delete {environment} SLICES, or --orphans if it knows no slice of the name",
-            "members of fleets",
+            ("member of a fleet", "members of fleets"),
         ),
-        JOBS: (_jobs, f"tpu job cancel {environment} TEAM JOB, or wait for their end", "jobs in queues"),
+        JOBS: (_jobs, f"tpu job cancel {environment} TEAM JOB, or wait for their end", ("job", "jobs")),
         RUNS: (
             _runs,
             f"tpu pipeline cancel {environment} RUN, or wait for their end",
-            "runs of the pipeline",
+            ("run of the pipeline", "runs of the pipeline"),
         ),
-        PODS: (_pods, f"tpu job cancel {environment} TEAM JOB, or wait for their end", "jobs on the pool"),
+        PODS: (_pods, f"tpu job cancel {environment} TEAM JOB, or wait for their end", ("job", "jobs")),
         SLICES: (
             _slices,
             f"scancel what runs, nodeCountStatic: 0, tpu up {environment} slurm: idle slices then go, after "
             "slurm:suspendTimeS",
-            "slices of Slurm",
+            ("slice of Slurm", "slices of Slurm"),
         ),
     }[what]
     if what == PODS:
         namespace = ""
-    with _known(f"whether {noun} live"):
+    with _known(f"whether {noun[1]} live"):
         prefix = f"{namespace}/" if namespace else ""
         living = sorted(name for name in _if_on(find(project, labels)) if name.startswith(prefix))
     if living:
         slices = dict.fromkeys(name.partition("/")[0] for name in living)
-        fix = fix.replace("SLICES", " ".join(f"--slice {name}" for name in slices))
-        raise LivingError(
-            f"{len(living)} {noun} stand on this: {_listed(living)}\n    fix: {fix}; then again"
-        )
+        raise InUseError(living, noun, fix.replace("SLICES", " ".join(f"--slice {name}" for name in slices)))
 
 
 def _listed(names: Sequence[str]) -> str:

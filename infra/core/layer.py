@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ from infra.core.providers import Factory
 from infra.core.watched import Alert, LogMetric
 from infra.errors import Problem
 from infra.google.quotas import Use
-from infra.google.role import Role
+from infra.google.role import On, Role
 from infra.prices.row import PriceRow, Rate
 from infra.settings.schema import Relation, Settings
 from infra.settings.sources import INSTALLED, PROGRAM, ROOT, part
@@ -83,12 +83,12 @@ class Acting:
     Attributes:
         on: name of these in roles, e.g. "GKE nodes' account".
         setting: members that may act as them, e.g. "gke:nodeAccountUsers".
-        account: returns the id of one; further ones are granted alike.
+        accounts: returns their ids; a role is granted on all alike.
     """
 
-    on: str
+    on: On
     setting: str
-    account: Callable[[Settings], str]
+    accounts: Callable[[Settings], Sequence[str]]
 
 
 @dataclass(frozen=True)
@@ -119,6 +119,7 @@ class Hooks:
         bundle: what its machines install.
         lacking: problems of what it uses at Google, no layer makes and isn't there, for `tpu plan` and
             `tpu doctor ENV`; may raise RequestError.
+        following: command that those who work with it type next, once it is up; "" for none.
         metrics: of its log entries, which the monitoring layer makes while this layer is on.
         alerts: likewise; each has a page docs/runbooks/NAME.md.
     """
@@ -134,6 +135,7 @@ class Hooks:
     rendered: Rendered | None = None
     bundle: MachineBundle | None = None
     lacking: Callable[[Settings, Client], Iterable[Problem]] | None = None
+    following: Callable[[Settings], str] = lambda _: ""
     metrics: tuple[LogMetric, ...] = ()
     alerts: tuple[Alert, ...] = ()
 

@@ -38,6 +38,7 @@ from infra.layers.storage.settings import StorageSettings
 from infra.layers.tpu.published import OF_HOSTS, unpublished
 from infra.settings.schema import Settings, keys_of
 from infra.slices.nodes import Node
+from views.counts import counted
 
 _USAGE = "https://serviceusage.googleapis.com/v1"
 
@@ -114,7 +115,7 @@ def checks(target: Target) -> list[tuple[str, Check]]:
           for layer in on if layer.hooks.bundle),
         *((f"stack {layer.name}", partial(_stack, target, layer.name)) for layer in on),
         *((f"stack {layer.name}", partial(_off, target, layer.name)) for layer in disabled),
-        *((f"unheld {layer.name}", partial(_unheld, target, layer)) for layer in on),
+        *((f"conflicts {layer.name}", partial(_conflicts, target, layer)) for layer in on),
         *((f"zone {zone}", partial(_zone, target, zone)) for zone in zones),
         *([("billing account", partial(billing.check, target.google, target.settings))] if budget else ()),
         ("quota", partial(
@@ -146,7 +147,7 @@ def _names(target: Target, what: str) -> Iterator[Finding]:
         detail = f"Pulumi.{environment}.yaml has problems, so its names aren't compared"
         yield Finding(what, OPTIONAL, detail, f"tpu plan {environment} lists them")
     if not problems and not unread:
-        yield Finding(what, OK, "no other environment of this folder names the same")
+        yield Finding(what, OK, "no other environment of this folder uses its names")
 
 
 def _services(target: Target, what: str) -> Iterator[Finding]:
@@ -174,7 +175,7 @@ def _permissions(target: Target, asked_for: list[Role], url: str, of: str, what:
             missing = f"not granted: {', '.join(permissions)} ({role.name} holds it)"
             yield Finding(what, MISSING, missing, command(role, target.settings, "user:YOU"))
     if not any(lacking.values()):
-        yield Finding(what, OK, f"all {len(desired)} granted")
+        yield Finding(what, OK, f"{counted(len(desired), 'permission')} granted")
 
 
 def _lacking(target: Target, layer: Layer, what: str) -> Iterator[Finding]:
@@ -183,7 +184,7 @@ def _lacking(target: Target, layer: Layer, what: str) -> Iterator[Finding]:
     for problem in problems:
         yield Finding(what, MISSING, f"{problem.path} = {problem.value}: {problem.rule}", problem.fix)
     if not problems:
-        yield Finding(what, OK, "what it uses and no layer makes is there")
+        yield Finding(what, OK, "what it needs beside the layers is there")
 
 
 def _recorded(settings: Settings, key: str) -> str | None:
@@ -223,7 +224,7 @@ def _stack(target: Target, layer: str, what: str) -> Iterator[Finding]:
     if remains:
         return
     if held:
-        yield Finding(what, OK, f"holds {held} resources")
+        yield Finding(what, OK, f"holds {counted(held, 'resource')}")
     else:
         yield Finding(what, MISSING, "not up", target.up(layer))
 
@@ -237,22 +238,22 @@ def _off(target: Target, layer: str, what: str) -> Iterator[Finding]:
         return  # the layers that are on say so
     if held:
         output, _, fix = off(layer, environment).partition("\n    fix: ")
-        yield Finding(what, OPTIONAL, f"holds {held} resources, and {output}", fix)
+        yield Finding(what, OPTIONAL, f"holds {counted(held, 'resource')}, and {output}", fix)
 
 
-def _unheld(target: Target, layer: Layer, what: str) -> Iterator[Finding]:
+def _conflicts(target: Target, layer: Layer, what: str) -> Iterator[Finding]:
     """Report resources at Google with our names that the stack doesn't hold."""
     held = {resource.get("id") for resource in Pulumi(target.settings.environment).state(layer.name)}
     missing = {id_: url for id_, url in layer.at_google(target.settings).items() if id_ not in held}
-    unheld = [id_ for id_, url in missing.items() if target.google.exists(url)]
-    for id_ in unheld:
+    conflicting = [id_ for id_, url in missing.items() if target.google.exists(url)]
+    for id_ in conflicting:
         fix = "import it, or rename; delete it only if no other environment or person uses it"
         if id_ == target.settings[StorageSettings].bucket_name:
             fix = f"storage:importBucket: true, then {target.up(layer.name)}"
         output = f"{id_} is at Google, and the stack doesn't hold it: up would end with 409"
         yield Finding(what, MISSING, output, fix)
-    if not unheld:
-        yield Finding(what, OK, "nothing of it is at Google without the stack")
+    if not conflicting:
+        yield Finding(what, OK, "nothing else at Google has its names")
 
 
 def _zone(target: Target, zone: str, what: str) -> Iterator[Finding]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
+from infra.core.acting import acted_as, addresses, admission, members
 from infra.doctor.finding import MISSING, OK, OPTIONAL, Finding
 from infra.engine.roles import PLATFORM, roles
-from infra.google.client import Client, RequestError, permissions_held
+from infra.google.client import Client, RequestError, member, or_none, permissions_held
 from infra.google.failures import Kind
+from infra.google.role import ACT_AS
 from infra.layers.data.names import snapshot_id
 from infra.settings.schema import Settings
 
@@ -43,14 +46,38 @@ def updates(google: Client, settings: Settings, what: str) -> Iterator[Finding]:
     url = f"https://cloudresourcemanager.googleapis.com/v1/projects/{google.project}"
     by_role = [(role.name, {*filter(_of_projects, role.permissions)}) for role in needed]
     needed_permissions = set().union(*(permissions for _, permissions in by_role))
-    granted = permissions_held(google, url, needed_permissions)
+    granted = permissions_held(google, url, needed_permissions.union(ACT_AS.permissions))
+    unlisted = [] if granted.issuperset(ACT_AS.permissions) else [*_unlisted(google, settings, what)]
+    yield from unlisted
     if lacking := sorted({name for name, permissions in by_role if permissions - granted}):
         detail = f"this login can't bring every layer up: it lacks permissions of {', '.join(lacking)}"
         yield Finding(what, OPTIONAL, detail, f"tpu infra roles {settings.environment} prints the commands")
-    else:
+    elif not unlisted:
         yield Finding(
             what, OK, f"this login can bring every layer up: {len(needed_permissions)} permissions granted"
         )
+
+
+def _unlisted(google: Client, settings: Settings, what: str) -> Iterator[Finding]:
+    """Report the accounts that this login has to act as, and whose setting doesn't name it.
+
+    A group that it is in is known once the accounts are there.
+    """
+    login = member(google)
+    for role in roles(PLATFORM, settings):
+        owned = acted_as(role, settings)
+        if not owned or login in (named := members(owned[1], settings)):
+            continue
+        layer, acting = owned
+        url = f"https://iam.googleapis.com/v1/projects/{google.project}/serviceAccounts/"
+        held = [
+            or_none(partial(permissions_held, google, url + address, role.permissions))
+            for address in addresses(acting, settings)
+        ]
+        if not all(held):
+            perhaps = f", unless it is of {', '.join(named)}" if named else ""
+            detail = f"this login can't bring {layer.name} up: it may not act as the {acting.on}{perhaps}"
+            yield Finding(what, OPTIONAL, detail, admission(layer, acting, settings, login or "user:YOU"))
 
 
 def _of_projects(permission: str) -> bool:

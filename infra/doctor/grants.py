@@ -9,40 +9,27 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from infra.core import names
-from infra.core.environment import declared_layers
-from infra.core.layer import Acting, up_command
+from infra.core.acting import acted_as, addresses, admission
 from infra.engine.roles import ACCOUNTS, roles
 from infra.engine.settings import from_file
 from infra.google.role import Role
 from infra.layers.monitoring.settings import MonitoringSettings
-from infra.layers.storage.names import controller_bucket, service_account_id, steps_bucket
+from infra.layers.storage.names import controller_bucket, steps_bucket
 from infra.layers.storage.settings import StorageSettings
 from infra.settings.schema import Settings
 
 
 def resource(role: Role, settings: Settings) -> str:
     """Return the full name of the resource that a role is granted on."""
-    if acting := _acting(role, settings):
-        return f"projects/{settings.project}/serviceAccounts/{acting[1]}"
+    if owned := acted_as(role, settings):
+        return f"projects/{settings.project}/serviceAccounts/{addresses(owned[1], settings)[0]}"
     return {
         "project": f"projects/{settings.project}",
-        "hosts' account": service_account_id(settings),
         "checkpoint bucket": f"projects/_/buckets/{settings[StorageSettings].bucket_name}",
         "controller's bucket": f"projects/_/buckets/{controller_bucket(settings)}",
         "steps bucket": f"projects/_/buckets/{steps_bucket(settings)}",
         "billing account": f"billingAccounts/{_billing_account(settings)}",
     }[role.on]
-
-
-def _acting(role: Role, settings: Settings) -> tuple[Acting, str, str] | None:
-    """Return the accounts of a layer that a role is on, the address of one, and the layer's name."""
-    for layer in declared_layers(settings):
-        acting = layer.hooks.acting
-        if acting and acting.on == role.on:
-            id_ = acting.account(settings) if layer.settings in settings.sections else ""
-            return acting, names.account_email(settings, id_), layer.name
-    return None
 
 
 def _billing_account(settings: Settings) -> str:
@@ -55,10 +42,8 @@ def command(role: Role, settings: Settings, member: str = "MEMBER") -> str:
     flags = f"--member={member} --role={role.name}"
     if role.on == "project":
         return f"gcloud projects add-iam-policy-binding {settings.project} {flags}"
-    if role.on == "hosts' account":
-        return f"{member} in storage:serviceAccountUsers, then {up_command('storage', settings.environment)}"
-    if acting := _acting(role, settings):
-        return f"{member} in {acting[0].setting}, then {up_command(acting[2], settings.environment)}"
+    if owned := acted_as(role, settings):
+        return admission(*owned, settings, member)
     if role.on == "billing account":
         return f"gcloud billing accounts add-iam-policy-binding {_billing_account(settings)} {flags}"
     bucket = resource(role, settings).rpartition("/")[2]

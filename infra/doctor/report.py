@@ -2,11 +2,15 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import cache, partial
 
 from infra.doctor.finding import MISSING, OK, OPTIONAL, Finding, table
+from infra.engine.placeholders import filled
 from infra.engine.roles import with_roles
 from infra.errors import InfraError
-from infra.google.client import RequestError
+from infra.google.client import Client, RequestError, member
+from infra.settings.schema import Settings
 
 UNKNOWN = "unknown"
 _AT_ONCE = 8
@@ -20,6 +24,12 @@ def run_checks(checks: Sequence[tuple[str, Check]]) -> list[Finding]:
         return [
             finding for findings in pool.map(lambda check: _answered(*check), checks) for finding in findings
         ]
+
+
+def with_names(findings: Sequence[Finding], settings: Settings, google: Client) -> list[Finding]:
+    """Return findings whose fixes name the environment, its project and the login, where that is known."""
+    login = cache(partial(member, google))
+    return [replace(finding, fix=filled(finding.fix, settings, login)) for finding in findings]
 
 
 def format_report(findings: Sequence[Finding]) -> str:

@@ -42,11 +42,15 @@ def shared_names(settings: Settings, root: Path = ROOT) -> tuple[list[Problem], 
             rule = (
                 f"Pulumi.{environment}.yaml creates the same resource ({other[name][0]}); only one stack can"
             )
-            suggested = f"{value}-{settings.environment}" if value else settings.environment
-            fix = (
-                f"write e.g. {suggested.replace('_', '-')}; or, if {settings.environment} is up already, "
-                f"change Pulumi.{environment}.yaml"
-            )
+            own_name, other_name = (text.replace("_", "-") for text in (settings.environment, environment))
+            if value.endswith(f"-{own_name}"):
+                fix = f"write e.g. {value.removesuffix(own_name)}{other_name} into Pulumi.{environment}.yaml"
+            else:
+                suggested = f"{value}-{own_name}" if value else own_name
+                fix = (
+                    f"write e.g. {suggested}; or, if {settings.environment} is up already, "
+                    f"change Pulumi.{environment}.yaml"
+                )
             problem = Problem(path, shown(value) if value else "(not set)", rule, fix)
             problems.setdefault((path, environment), problem)
     return sorted(problems.values()), unread

@@ -56,8 +56,8 @@ def read_stack(environment: str, root: Path = ROOT) -> StackState:
     resources = Pulumi(environment, root).state(LAYER)
     if not (stack := stack_id(resources)):
         fix = (
-            f"tpu up {environment} tpu, which makes those of tpu:slices (for tpu run: [], and tpu:zones); "
-            f"tpu doctor {environment} shows what is left"
+            f"tpu up {environment} tpu, which creates the slices of tpu:slices; for tpu run alone write "
+            f"tpu:slices: [] and its zones into tpu:zones first; tpu doctor {environment} shows what is left"
         )
         raise CommandError(f"the stack {environment} of {LAYER} isn't up: it has no slices\n    fix: {fix}")
     nodes = (

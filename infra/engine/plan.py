@@ -52,6 +52,9 @@ _STACK = "pulumi:pulumi:Stack"
 _FROM_PATH = "using pulumi-language-"  # which set-up put there
 # As Google's provider says it, and as the client libraries do.
 _NO_GOOGLE_LOGIN = re.compile("failed to load application credentials|[Dd]efault credentials were not found")
+_RETRIED = "error downloading provider"
+_INSTALL = re.compile(r"pulumi plugin install resource \S+ v[\w.+-]*\w")
+_NO_PLUGIN = re.compile(rf"download and install resource plugin .*`({_INSTALL.pattern})`: ([^\n]*)")
 _LONGEST_KEYS = 60
 _KEYS = ("secretsprovider", "encryptedkey")
 
@@ -126,6 +129,9 @@ class Plan:
         if self.failed:
             printed = "\n".join(layer.output for layer in self.layers if layer.failed)
             fix = f"\n    fix: {fix_of(Kind.LOGIN)}" if _NO_GOOGLE_LOGIN.search(printed) else ""
+            if plugins := dict.fromkeys(_INSTALL.findall(printed)):
+                install = " && ".join(plugins)
+                fix = f"\n    fix: {install}; or use the emulated cloud: tpu rehearsal shell"
             raise CommandError(
                 f"`pulumi preview` of {', '.join(self.failed)} failed; see the output above{fix}"
             )
@@ -178,7 +184,10 @@ def plan(environment: str, root: Path = ROOT, only: Sequence[str] = (), save: Pa
                 for diagnostic in diagnostics
                 if diagnostic.get("severity") == "warning"
             )
-            own = [warning for warning in warnings if not warning.startswith(_FROM_PATH)]
+            own = [warning for warning in warnings if not warning.startswith((_FROM_PATH, _RETRIED))]
+            # Its attempts fill a screen, and each layer has the same.
+            if lacking := _NO_PLUGIN.search(output):
+                output = f"  a plugin is missing: {lacking[1]} failed: {lacking[2]}"
             return LayerPlan(
                 layer,
                 layer in stacks.up,

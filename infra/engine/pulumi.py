@@ -12,14 +12,16 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from infra.core import secrets
+from infra.core import acting, secrets
 from infra.core.layer import directory as directory_of
 from infra.core.layer import up_command
 from infra.engine import projects, registry
+from infra.engine.placeholders import filled
 from infra.engine.roles import with_roles
 from infra.engine.settings import from_file
 from infra.errors import CommandError, InfraError, UpdateError
@@ -246,18 +248,27 @@ def _lacking(errors: Mapping[str, Sequence[str]], layer: str, environment: str, 
 
     An account that the layer makes may be what lacks one.
     """
-    settings = from_file(environment, root) if errors else None
-    declared = registry.named(layer)
+    if not errors:
+        return iter(())
+    settings, declared = from_file(environment, root), registry.named(layer)
     grants: dict[str, None] = {}
     for message in chain(*errors.values()):
-        if grant := declared.hooks.missing_grant(settings, message) if settings else "":
+        # Of an account that is acted as first: its address may be that of an account that lacks a grant.
+        grant = acting.refused(message, declared, settings) or declared.hooks.missing_grant(settings, message)
+        if grant:
             grants[f"grant {grant}"] = None
-        elif settings and (secret := secrets.absent(message)):
+        elif secret := secrets.absent(message):
             again = up_command(layer, environment)
             grants[f"{secrets.creation(settings.project, secret)}, then {again}"] = None
         elif (failure := classify(message)).kind in (Kind.PERMISSION, Kind.POLICY, Kind.QUOTA, Kind.LOGIN):
             grants[with_roles(failure.fix)] = None
-    return iter(grants)
+    return (filled(fix, settings, partial(_member, settings.project)) for fix in grants)
+
+
+def _member(project: str) -> str:
+    from infra.google.client import Client, member  # here, so that no command waits for Google's libraries
+
+    return member(Client(project, tries=1))
 
 
 def confirm(question: str, yes: bool) -> None:

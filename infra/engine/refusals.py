@@ -26,17 +26,15 @@ def refuse(
     pulumi = Pulumi(environment, root)
     pulumi.require_passphrase()
     held = {layer: pulumi.state(layer) for layer in layers}
-    # Layers that lie upon one another have obstacles in common.
-    problems = dict.fromkeys(
-        problem for layer in layers for problem in against(environment, layer, held[layer])
-    )
+    problems = [problem for layer in layers for problem in against(environment, layer, held[layer])]
+    problems += in_use(held)
     if problems:
         raise CommandError(listed(f"a destroy of {', '.join(layers)} in {environment}", [*problems]))
     return held
 
 
 def against(environment: str, layer: str, resources: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
-    """Yield the obstacles among the resources of one layer's state."""
+    """Yield what is protected among the resources of one layer's state."""
     # What a stack only reads, a destroy leaves as it is.
     resources = [resource for resource in resources if not resource.get("external")]
     protected = [resource for resource in resources if resource.get("protect")]
@@ -59,13 +57,39 @@ def against(environment: str, layer: str, resources: Sequence[Mapping[str, Any]]
             up = f"{up_command(layer, environment)} (or the build)"
             fix = f"{layer}:deletionProtection: false{beside}, then {up}"
             yield Problem(layer, f"deletion protection of {name}", rule, fix)
+
+
+def in_use(states: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[Problem]:
+    """Yield what lives on layers, by their states: once, since layers that lie upon one another share it."""
+    living: dict[tuple[tuple[str, str], str], tuple[list[str], set[str]]] = {}
+    unknown: dict[str, list[str]] = {}
+    for layer, error in _guarded(states):
+        if isinstance(error, guard.InUseError):
+            layers, names = living.setdefault((error.noun, error.fix), ([], set()))
+            names.update(error.names)
+        else:
+            layers = unknown.setdefault(str(error), [])
+        layers.append(layer)
+    merged = [
+        (layers, str(guard.InUseError(sorted(names), noun, fix)))
+        for (noun, fix), (layers, names) in living.items()
+    ]
+    for layers, message in (*merged, *((layers, message) for message, layers in unknown.items())):
+        what, _, fix = message.partition("\n    fix: ")
+        yield Problem(", ".join(dict.fromkeys(layers)), what, "a layer in use isn't destroyed", fix)
+
+
+def _guarded(
+    states: Mapping[str, Sequence[Mapping[str, Any]]],
+) -> Iterator[tuple[str, guard.LivingError]]:
+    for layer, resource in ((layer, item) for layer, items in states.items() for item in items):
         held = resource.get("outputs") or {}
-        if resource.get("type") == _DYNAMIC and held.get("what") in guard.KINDS:
+        guards = resource.get("type") == _DYNAMIC and held.get("what") in guard.KINDS
+        if guards and not resource.get("external"):
             try:
                 guard.refuse(
                     held["what"], held["project"], held["environment"], held["labels"],
                     held.get("namespace", ""),
                 )  # fmt: skip
             except guard.LivingError as error:
-                what, _, fix = str(error).partition("\n    fix: ")
-                yield Problem(str(held["what"]), what, "nothing is taken from under what lives", fix)
+                yield layer, error

@@ -65,6 +65,9 @@ def roles(account: str, settings: Settings | None = None) -> Iterator[Role]:
         yield from _OF[account]
 
 
+_ON_ACCOUNT = ", on that service account, by the setting that `tpu infra roles ENV` prints"
+
+
 @cache
 def role_of(permission: str) -> str | None:
     """Return the role to ask for; None for a permission that no account needs."""
@@ -78,6 +81,7 @@ def with_roles(message: str) -> str:
 
     def named(match: re.Match[str]) -> str:
         role = role_of(match[1])
-        return f"{role}, which holds {match[1]}" if role else match[0]
+        where = _ON_ACCOUNT if role == ACT_AS.name else ""
+        return f"{role}, which holds {match[1]}{where}" if role else match[0]
 
     return re.sub(ROLE_WITH.format(r"([\w.]+\w)"), named, message)

@@ -136,6 +136,22 @@ def down(
     return 0
 
 
+def following(environment: str, root: Path, brought_up: Sequence[str]) -> list[str]:
+    """Return the commands to type next, by the layers that are up."""
+    settings, pulumi = from_file(environment, root), Pulumi(environment, root)
+    on = layers_on(settings)
+    commands = [
+        command
+        for layer in on
+        if (command := layer.hooks.following(settings))
+        and (layer.name in brought_up or pulumi.state(layer.name))
+    ]
+    if commands:
+        return commands
+    rest = {layer.name for layer in on} - {*brought_up}
+    return [f"tpu {'up' if rest else 'doctor'} {environment}"]
+
+
 def settle_layers(environment: str, layers: Sequence[str], root: Path = ROOT) -> int:
     """Settle layers, without `layers` all that are on, and say what was done."""
     layers = layers or [layer.name for layer in layers_on(from_file(environment, root))]

@@ -243,6 +243,16 @@ def permissions_held(client: Client, resource: str, permissions: Iterable[str]) 
     return set(answer.get("permissions") or ())
 
 
+def member(client: Client) -> str:
+    """Return the login as IAM's policies name it; "" where it doesn't say whose it is."""
+    try:
+        email = str(client.json("GET", USERINFO).get("email") or "")
+    except RequestError:
+        return ""
+    kind = "serviceAccount" if email.endswith(".gserviceaccount.com") else "user"
+    return f"{kind}:{email}" if email else ""
+
+
 @contextmanager
 def about(url: str) -> Iterator[None]:
     """Add a URL to the failures of requests: refusals of several services name no resource."""

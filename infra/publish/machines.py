@@ -16,6 +16,7 @@ from infra.publish import debian, interpreter, wheels
 from infra.publish.bundle import Bundle, assemble
 from infra.settings.record import record
 from infra.settings.sources import ROOT, part
+from views.counts import counted
 
 __all__ = ["build", "publish"]
 
@@ -38,9 +39,8 @@ def publish(
             continue
         with tempfile.TemporaryDirectory(prefix="publish.") as work:
             bundle = build(declared, Path(work))
-            report(
-                f"{declared.key}: {bundle.id}: {len(bundle.files)} files, {bundle.size_bytes / 1e6:.0f} MB"
-            )
+            files = counted(len(bundle.files), "file")
+            report(f"{declared.key}: {bundle.id}: {files}, {bundle.size_bytes / 1e6:.0f} MB")
             send(bundle)
         published[declared.key] = bundle.id
         if recorded and record(environment, declared.key, bundle.id, root):

@@ -25,6 +25,7 @@ from infra.publish.errors import PublishError
 from infra.publish.upload import Upload, require_bucket, upload
 from infra.settings.record import record
 from infra.settings.sources import INSTALLED, PROGRAM, ROOT
+from views.counts import counted
 
 LOCKS = ("tpu", "cpu", "bare")
 _NO_LOCK = "# No packages besides the workload's own wheel.\n"
@@ -74,7 +75,9 @@ def publish(
         if chosen.new:
             console.print(f"interpreter: {chosen.why}", markup=False)
         bundle = _build(lock, target.tensorflow, chosen.archive, Path(work), own, console)
-        console.print(f"bundle: {bundle.id}: {len(bundle.files)} files, {bundle.size_bytes / 1e6:.0f} MB")
+        console.print(
+            f"bundle: {bundle.id}: {counted(len(bundle.files), 'file')}, {bundle.size_bytes / 1e6:.0f} MB"
+        )
         accept(bundle.id)
         done = _upload(bundle, target.bucket, console) if upload_it else Upload(0, 0, 0)
     return Published(bundle, chosen.why, done)
@@ -231,7 +234,7 @@ def _upload(bundle: Bundle, bucket: str, console: Console) -> Upload:
 
         result = upload(bundle, bucket, show)
     console.print(
-        f"gs://{bucket}: {result.uploaded} files uploaded ({result.uploaded_bytes / 1e6:.0f} MB), "
+        f"gs://{bucket}: {counted(result.uploaded, 'file')} uploaded ({result.uploaded_bytes / 1e6:.0f} MB), "
         f"{result.already_there} were there already"
     )
     return result

@@ -105,9 +105,12 @@ def training(run: str) -> Training | None:
 
 @dataclass(frozen=True)
 class Extraction:
-    """Arguments of `extract …`, its config among them."""
+    """Arguments of `extract …`; `words` are all of them."""
 
     config: str
+    name: str
+    stream: str
+    changes: tuple[str, ...]
     words: tuple[str, ...]
 
 
@@ -116,10 +119,10 @@ def extraction(run: str) -> Extraction | None:
     program, *words = split(run) or [""]
     if program != "extract":
         return None
-    config, _, options = _parsed(program, words, EXTRACT_OPTIONS, EXTRACT_SWITCHES)
+    config, name, options = _parsed(program, words, EXTRACT_OPTIONS, EXTRACT_SWITCHES)
     if not options["--stream"]:
         raise ValueError("extract takes --stream URL: streams that `workload data streams` wrote")
-    return Extraction(config, tuple(words))
+    return Extraction(config, name, options["--stream"][-1], tuple(options["--set"]), tuple(words))
 
 
 def other_options(run: str) -> None:
@@ -138,13 +141,26 @@ def other_options(run: str) -> None:
 
 def elsewhere(path: str, run: str, bucket: str) -> Iterator[Problem]:
     """Yield folders of `run`, the setting at `path`, that hosts read from `bucket` alone, in another one."""
-    words = split(run)
-    changes = [word.removeprefix("--set=") for word in words] if words and words[0] in PACKAGED else []
-    for key, place in _places(changes):
+    for key, place in _places(_changes(run)):
         match = _BUCKET.fullmatch(place)
         if match and match[1] != bucket:
             rule = f"hosts read {key} from gs://{bucket} or a disk, not from gs://{match[1]}"
             yield Problem(path, f'"{run}"', rule, f"gcloud storage cp -r {place} gs://{bucket}/data")
+
+
+def on_disk(path: str, run: str, bucket: str) -> Iterator[Problem]:
+    """Yield folders of `run`, the setting at `path`, that hosts without a data disk can't have."""
+    for key, place in _places(_changes(run)):
+        if place and not place.startswith(("gs://", "/")):
+            name = PurePosixPath(place).name
+            rule = f"hosts read {key} = {place} from the data disk, and no data:snapshot makes one"
+            fix = f"tpu data put ENV FOLDER, then {key}=gs://{bucket}/data/{name}; or data:snapshot"
+            yield Problem(path, f'"{run}"', rule, fix)
+
+
+def _changes(run: str) -> list[str]:
+    words = split(run)
+    return [word.removeprefix("--set=") for word in words] if words and words[0] in PACKAGED else []
 
 
 def _places(changes: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -154,7 +170,7 @@ def _places(changes: Sequence[str]) -> Iterator[tuple[str, str]]:
             yield key.strip(), place
 
 
-def given(started: Training, folder: Path | None) -> dict[str, Any]:
+def given(started: Training | Extraction, folder: Path | None) -> dict[str, Any]:
     """Return the settings that a run's own config in `folder` gives, with its `base` and its changes, by key.
 
     Packaged configs, and files that the trainer refuses, give none.
@@ -239,6 +255,12 @@ def _value(text: str) -> Any:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
+
+
+def named(program: Sequence[str], run: str) -> Sequence[str]:
+    """Add the run's name to a training or an extraction without: jobs of one config write a run each."""
+    has_name = any(word.partition("=")[0] == "--name" for word in program)
+    return [*program, "--name", run] if program[0] in PACKAGED and not has_name else program
 
 
 def own_file(run: str) -> str | None:

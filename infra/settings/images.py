@@ -21,7 +21,8 @@ def unreachable(path: str, image: str, any_host: bool) -> Iterator[Problem]:
     """Yield a problem if no registry of that host is reached; `any_host`: the network leads to all."""
     if not (any_host or registries.is_googles(image)):
         rule = "nodes have no external addresses, and reach Google's registries alone"
-        fix = (
+        cached = f"{registries.CACHE}/{image.removeprefix('docker.io/')}"
+        fix = f"write {cached}, if Google has it there; else " * (registries.host(image) == "docker.io") + (
             "copy it to Artifact Registry (LOCATION-docker.pkg.dev/PROJECT/REPOSITORY/…), or add "
             "network:cloudNat: true"
         )

@@ -143,8 +143,8 @@ DIGEST = pattern(
     rf"({_LABEL}(\.{_LABEL})+({_PORT})?|{_LABEL}{_PORT})(/[a-z0-9]+(([._]|__|-+)[a-z0-9]+)*)+"
     r"(:\w[\w.-]{0,127})?@sha256:[0-9a-f]{64}",
     "an image with its digest, which names its bytes: HOST/PATH[:TAG]@sha256:…",
-    "write its host (Docker Hub: docker.io/library/…) and digest: `crane digest IMAGE`, or `docker buildx "
-    "imagetools inspect IMAGE`",
+    "write its host (Docker Hub: mirror.gcr.io/library/…) and digest: `crane digest IMAGE`, or `docker "
+    "buildx imagetools inspect IMAGE`",
 )
 KEY_RING = pattern(KEY, "1 to 63 letters of a to z, digits, hyphens and underscores", "rename it")
 NETWORK_ID = pattern(

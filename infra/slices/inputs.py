@@ -1,19 +1,29 @@
-"""Folders in buckets that runs of the trainer read: those without an object, before a slice is paid for."""
+"""Folders in buckets that runs read: those without an object, before a slice is paid for."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from infra.errors import InputError, Problem, listed
 from infra.google.client import Client, RequestError, bucket_url
-from infra.settings.commands import PLACES, Training, given, training
+from infra.settings.commands import PLACES, Extraction, Training, extraction, given, training
 from infra.slices.nodes import Node
 
+STREAM = "--stream"
 
-def require(google: Client, environment: str, runs: Iterable[tuple[str, str]], folder: Path | None) -> None:
+
+def require(
+    google: Client,
+    environment: str,
+    runs: Iterable[tuple[str, str]],
+    folder: Path | None,
+    later: Collection[str] = (),
+) -> None:
     """Raise InputError for folders that hold nothing; see `missing`. `runs`: the name and run of each."""
-    problems = [problem for name, run in runs for problem in missing(google, environment, name, run, folder)]
+    problems = [
+        problem for name, run in runs for problem in missing(google, environment, name, run, folder, later)
+    ]
     if problems:
         raise InputError(listed("what the programs read", problems))
 
@@ -23,8 +33,15 @@ def of(nodes: Iterable[Node]) -> dict[tuple[str, str], None]:
     return dict.fromkeys((f"tpu:slices, {node.slice}", node.run) for node in nodes if node.run)
 
 
-def missing(google: Client, environment: str, name: str, run: str, folder: Path | None) -> Iterator[Problem]:
-    """Yield the problems of a run's data, held-out data and weights in buckets where nothing is.
+def missing(
+    google: Client,
+    environment: str,
+    name: str,
+    run: str,
+    folder: Path | None,
+    later: Collection[str] = (),
+) -> Iterator[Problem]:
+    """Yield the problems of a run's data, held-out data, weights and streams in buckets where nothing is.
 
     A bucket that isn't there yet, or that this login may not list, says nothing.
 
@@ -34,28 +51,39 @@ def missing(google: Client, environment: str, name: str, run: str, folder: Path 
         name: of the run, for messages.
         run: command line; programs besides the trainer aren't known.
         folder: of configs that aren't packaged; None: they aren't here.
+        later: settings whose folders are made before the run begins.
     """
-    chosen = training(run)
-    for key, url in _folders(chosen, folder).items() if chosen else ():
+    for key, url in folders(run, folder).items():
+        if key in later:
+            continue
         bucket, _, prefix = url.removeprefix("gs://").rstrip("/").partition("/")
-        query = {"prefix": f"{prefix}/" if prefix else "", "fields": "items(name)", "maxResults": "1"}
+        below = prefix if key == STREAM and prefix.endswith(".safetensors") else prefix and f"{prefix}/"
+        query = {"prefix": below, "fields": "items(name)", "maxResults": "1"}
         try:
             present = google.json("GET", f"{bucket_url(bucket)}/o", query).get("items")
         except RequestError:
             continue
         if not present:
-            fix = f"tpu data put {environment} FOLDER uploads it; gcloud storage ls lists what is there"
+            made = f"tpu data put {environment} FOLDER uploads it"
+            if key == STREAM:
+                made = f"tpu workload data streams --source … --out {url}; or tpu fleet deploy {environment}"
+            fix = f"{made}; gcloud storage ls lists what is there"
             yield Problem(name, f"{key} {url}", "nothing is there, and the program would end at once", fix)
 
 
-def _folders(chosen: Training, folder: Path | None) -> dict[str, str]:
+def folders(run: str, folder: Path | None) -> dict[str, str]:
     """Return the folders in buckets that a run reads, by the setting."""
+    chosen: Training | Extraction | None = training(run) or extraction(run)
+    if chosen is None:
+        return {}
     values = given(chosen, folder)
+    if isinstance(chosen, Extraction):
+        values = {"model.weights": values.get("model.weights"), STREAM: chosen.stream}
     sources = values.pop("data.sources", None)
     for number, source in enumerate(sources if isinstance(sources, list) else ()):
         values[f"data.sources[{number}].path"] = source.get("path") if isinstance(source, dict) else None
     return {
         key: str(url)
         for key, url in values.items()
-        if (key in PLACES or key.startswith("data.sources[")) and str(url).startswith("gs://")
+        if (key in (*PLACES, STREAM) or key.startswith("data.sources[")) and str(url).startswith("gs://")
     }

@@ -18,6 +18,7 @@ from infra.catalog.book import BOOK
 from infra.errors import InputError
 from infra.settings.commands import PACKAGED, Extraction, extraction, training
 from infra.settings.sources import PROGRAM, ROOT
+from infra.slices import price
 from infra.slices.nodes import Node
 
 _WRONG_CONFIG, _NO_CACHED_RESULT = 2, 4  # exit statuses of `workload preflight --cached`
@@ -46,7 +47,14 @@ def of(nodes: Iterable[Node], code: str | None = None) -> list[Verdict]:
         fix = "create it, or name the folder of your code"
         raise InputError(f'tpu:code = "{code}": must be a folder of {ROOT}\n    fix: {fix}')
     jobs = (
-        (str(node.run), node.kind.name, len(node.together) or 1, node.zone.rpartition("-")[0], folder)
+        (
+            str(node.run),
+            node.kind.name,
+            len(node.together) or 1,
+            node.zone.rpartition("-")[0],
+            folder,
+            price.rows([node])[0].hourly,
+        )
         for node in running
     )
     verdicts = (verdict_on(*job) for job in dict.fromkeys(jobs))
@@ -55,7 +63,12 @@ def of(nodes: Iterable[Node], code: str | None = None) -> list[Verdict]:
 
 @cache  # a call takes a second, and a program needs one for each slice
 def verdict_on(
-    run: str, accelerator_type: str, slices: int = 1, region: str = "", folder: Path = ROOT
+    run: str,
+    accelerator_type: str,
+    slices: int = 1,
+    region: str = "",
+    folder: Path = ROOT,
+    hourly: float | None = None,
 ) -> Verdict | None:
     """Return the verdict on a slice's `run`, or the command to get one; None if it has none.
 
@@ -65,11 +78,12 @@ def verdict_on(
         slices: how many of them run it together.
         region: of an extraction's output.
         folder: of configs that aren't packaged.
+        hourly: dollars of a slice, None where unknown.
 
     Raises InputError for a config that its program would refuse.
     """
     if extracts := extraction(run):
-        return _size(run, extracts, accelerator_type, region, folder)
+        return _size(run, extracts, accelerator_type, region, folder, hourly)
     run_training = training(run)
     if run_training is None:
         return None
@@ -110,7 +124,9 @@ def _refuse_wrong(
         raise InputError(f"`{run}` on {where}: {answer.stderr.strip().removeprefix('workload: ')}")
 
 
-def _size(run: str, extracts: Extraction, accelerator_type: str, region: str, folder: Path) -> Verdict:
+def _size(
+    run: str, extracts: Extraction, accelerator_type: str, region: str, folder: Path, hourly: float | None
+) -> Verdict:
     """Return size, price and predicted time of an extraction's output, or the command to get them."""
     words = ("extract", *extracts.words, "--estimate", "--slice", accelerator_type)
     command = f"{_at(folder)}tpu workload {shlex.join(words)}"
@@ -121,7 +137,9 @@ def _size(run: str, extracts: Extraction, accelerator_type: str, region: str, fo
         facts = json.loads(answer.stdout if answer else "")
         size_bytes, hours = facts["size_bytes"], facts["predicted_host_hours"]
     except (ValueError, KeyError):
-        reason = " ".join(answer.stderr.split()) if answer else f"no answer within {TIMEOUT_S:g} s"
+        reason = f"no answer within {TIMEOUT_S:g} s"
+        if answer:
+            reason = answer.stderr.strip().partition("\n")[0].removeprefix("workload: ")
         if "gs://" in reason:  # only hosts mount the bucket
             of = textwrap.shorten(run, 40, placeholder=" …")
             local = "extract CONFIG … --set model.weights=FOLDER --stream FOLDER --estimate"
@@ -129,11 +147,12 @@ def _size(run: str, extracts: Extraction, accelerator_type: str, region: str, fo
             line = f"size and price of the output of `{of}` aren't known from here; next: {command}"
             return Verdict(line, warn=True)
         return Verdict(f"the output of `{run}` isn't known here ({command}): {reason}", warn=True)
-    price = BOOK["storage.standard"].price(region).dollars
-    paid = "price unknown" if price is None else f"${size_bytes / 2**30 * price:,.2f} a month"
+    monthly = BOOK["storage.standard"].price(region).dollars
+    paid = "price unknown" if monthly is None else f"${size_bytes / 2**30 * monthly:,.2f} a month"
+    chips = "price unknown" if hourly is None else f"${hours * hourly:,.2f}"
     return Verdict(
         f"`{run}` stores {size_bytes / 1e9:,.3g} GB, {paid} in STANDARD in {region};"
-        f" predicted: {hours:.2g} hours of one {accelerator_type}, shared by all members",
+        f" predicted: {hours:.2g} hours of one {accelerator_type}, {chips}, shared by all members",
         warn=False,
     )
 

@@ -84,7 +84,9 @@ SCENARIO = Scenario(
         step.command("tpu plan dev gke queue", prints=r"\+ +gcp:container/nodePool:NodePool +train-0").by(
             "platform-engineer"
         ),
-        step.command("tpu up dev gke queue --yes", prints="up; next: tpu status dev").by("platform-engineer"),
+        step.command("tpu up dev gke queue --yes", prints="up; next: tpu job submit dev vision").by(
+            "platform-engineer"
+        ),
         step.unchanged("gke", "queue"),
         step.command(
             "pulumi -C infra/layers/gke stack export -s dev | grep -c container/cluster:Cluster || true",

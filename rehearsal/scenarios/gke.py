@@ -193,7 +193,7 @@ SCENARIO = Scenario(
         """,
             prints="(?m)^urgent (first second|second first) both$",
         ).by("platform-engineer"),
-        step.stop("patient", prints="(?s)starting, 0 of 1 hosts.*patient: completed", wait=True),
+        step.stop("patient", prints="(?s)starting, 0 of 1 host.*patient: completed", wait=True),
         # The output of kubectl.
         step.command(
             """

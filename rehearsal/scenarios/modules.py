@@ -14,11 +14,10 @@ NODE = "tpu-us-east5-b-0"
 
 
 def _run(name: str) -> Step:
-    """Return the start of the example's run on a slice of the same name."""
+    """Return the start of the example's run on a slice, both of that name."""
     return step.start(
         name,
-        f"tpu run dev examples/flax/transformer.toml --name {name} --slice v6e-16 --stop-when-done --yes"
-        f" -- --name {name}",
+        f"tpu run dev examples/flax/transformer.toml --name {name} --slice v6e-16 --stop-when-done --yes",
     )
 
 

@@ -60,8 +60,7 @@ def test_a_folder_lies_below_its_name_and_the_next_command_reads_it(
 @pytest.mark.parametrize(("files", "runs"), [
     (["manifest.json", "marks-00000.bin"], ["train llama-3.1-8b-sft.toml --set data.path=@",
                                             "train CONFIG --set observe.eval_path=@, if it is held out"]),
-    (["config.json", "tokenizer.json"], ["train llama-3.1-8b-sft.toml --set model=weights "
-                                         "--set train.init_from=@",
+    (["config.json", "tokenizer.json"], ["train tiny.toml --set model=weights --set train.init_from=@",
                                          "extract qwen2.5-0.5b.toml --set model.weights=@ --stream URL"]),
 ])  # fmt: skip
 def test_conversations_and_weights_have_commands_of_their_own(

@@ -158,7 +158,8 @@ def test_submitting_names_pools_price_and_the_next_commands(
     for line in (
         "  output:  tpu job logs dev vision train-tiny --follow",
         "  end it:  tpu job cancel dev vision train-tiny",
-        "  curves:  tpu runs show dev tiny",
+        "  run:     vision-train-tiny",
+        "  curves:  tpu runs show dev vision-train-tiny",
     ):  # fmt: skip
         assert line in out.splitlines()
 
@@ -356,9 +357,14 @@ def test_a_living_job_is_cancelled_after_a_question_and_an_ended_one_without(
     )
     assert cluster.cancelled == []
     assert main([*line, "--yes"]) == 0
+    assert capsys.readouterr().out == "train-tiny is cancelled; its checkpoints stay in the bucket\n"
     cluster.states = [status(COMPLETED)]
     assert main(line) == 0
     assert cluster.cancelled == ["train-tiny", "train-tiny"]
+    assert capsys.readouterr().out.startswith("train-tiny had completed and is off the list; its checkpoints")
+    cluster.states = [status(QUEUED, position=1, why="waits for 1 more chip of a")]
+    assert main(line) == 1
+    assert "Cancel train-tiny, which is queued, number 1 in the queue? There" in capsys.readouterr().err
 
 
 def test_a_cluster_that_isnt_yours_to_see_names_who_can_change_that(
@@ -368,10 +374,31 @@ def test_a_cluster_that_isnt_yours_to_see_names_who_can_change_that(
         raise REFUSED
 
     monkeypatch.setattr(command, "cluster_named", refused)
+    monkeypatch.setattr("cli.job.Client.json", refused)  # its address neither
     assert main(["job", "list", "dev", "vision"]) == 1
     shown = capsys.readouterr().err
     assert "no access to the cluster tpu: may not list jobsets" in shown
     assert "adds your account to the members of a team in queue:teams" in shown
+    assert "if your account is a member, the cluster isn't up: tpu up dev gke queue" in shown
+
+
+@pytest.mark.parametrize(("who", "message"), [
+    ("ada@example.com", "the cluster tpu isn't up, or not since ada@example.com is in queue:teams\n"
+     "    fix: the platform engineer brings it up: tpu up dev gke queue\n"),
+    ("eve@example.com", "no access to the cluster tpu: may not list jobsets\n    fix: the platform engineer"),
+])  # fmt: skip
+def test_a_member_whose_cluster_is_down_isnt_told_to_become_one(
+    who: str, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refused(*_: object) -> None:
+        raise REFUSED
+
+    teams = [{"name": "vision", "members": ["user:ada@example.com"]}]
+    monkeypatch.setattr(command, "from_file", lambda _: settings(**{"queue:teams": teams}))
+    monkeypatch.setattr(command, "cluster_named", refused)
+    monkeypatch.setattr("cli.job.Client.json", lambda *_: {"email": who})
+    assert main(["job", "list", "dev", "vision"]) == 1
+    assert capsys.readouterr().err.startswith(f"error: {message}")
 
 
 @pytest.mark.parametrize("line", [

@@ -53,7 +53,7 @@ def test_a_runs_page_has_text_code_shards_training_and_price(
     assert call(pipeline.pipeline, ["status", "dev", "r17"]) == 0
     page = capsys.readouterr().out
     for part in (
-        f"gs://{RAW}/corpus/: 1 objects, 5 bytes, inputs sha256 {'ef' * 32}", "ab" * 32,
+        f"gs://{RAW}/corpus/: 1 object, 5 bytes, inputs sha256 {'ef' * 32}", "ab" * 32,
         "2 of 1000 tokens, manifest sha256 " + "cd" * 32,
         "slice r17", "$1.00 predicted for Spark, $1.25 actual, $12.50 at most", "trained, at train",
     ):  # fmt: skip
@@ -110,7 +110,7 @@ def test_run_says_the_price_asks_and_follows_to_the_end(
     assert call(pipeline.pipeline, ["run", "dev", f"gs://{RAW}/corpus/", "--yes"]) == 0
     shown = capsys.readouterr().out
     run = f"r{google.objects[RAW, 'corpus/_SUBMIT'].generation}"
-    assert "1 objects, 0.00 GiB" in shown
+    assert "1 object, 0.00 GiB" in shown
     assert f"submitted as {run}" in shown
     assert f"{run}: trained" in shown
 

@@ -53,7 +53,7 @@ def test_what_is_stored_and_breaks_a_rule_fails_where_rules_are_mandatory(
     finding = f"network: {FIREWALL} way-in = sourceRanges: 0.0.0.0/0"
     shown = capsys.readouterr().out
     assert finding in shown
-    assert shown.endswith("1 findings\n")
+    assert shown.endswith("1 finding\n")
     assert check([OPEN], policy__enforcement="advisory") == 0
     assert finding in capsys.readouterr().out
     assert check([OPEN], "--json") == 1

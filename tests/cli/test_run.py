@@ -445,6 +445,19 @@ def test_a_config_that_the_trainer_would_refuse_is_refused_before_anything_is_cr
     assert len(published.targets) == 1
 
 
+@pytest.mark.parametrize(("words", "run_of"), [
+    ([], "train mine.toml"), (["--name", "own"], "train mine.toml --name own"),
+    (["--name", "own", "--", "--name", "first"], "train mine.toml --name first"),
+])  # fmt: skip
+def test_slices_of_one_config_that_are_named_write_a_run_each(
+    words: list[str], run_of: str, tmp_path: Path, published: Published, world: Cloud
+) -> None:
+    config = tmp_path / "mine.toml"
+    config.write_text('base = "tiny.toml"\n')
+    assert main(["run", "dev", str(config), "--slice", "v6e-16", "--yes", "--detach", *words]) == 0
+    assert [*published.targets[0].runs.values()] == [run_of]
+
+
 @pytest.mark.parametrize(
     ("config", "words", "problem"),
     [

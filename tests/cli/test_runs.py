@@ -6,7 +6,7 @@ import io
 import json
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import redirect_stdout
 from html import unescape
 from pathlib import Path
@@ -43,14 +43,14 @@ def record(batch: int, steps: int, width: int = 64, chip: str = "TPU v6 lite") -
 
 def trained(
     store: FolderStore, run: str, node: str, first: int, last: int, state: str, number: int = 0,
-    best: tuple[int, float] | None = None,
+    best: tuple[int, float] | None = None, rented: Mapping[str, str] = {},
 ) -> None:  # fmt: skip
     """Do what a start of the trainer writes: an hour, of which the steps take three quarters."""
     clock = iter([0.0, 3600.0])
     goodput = GoodputRecorder(0.0, lambda: next(clock, 3600.0), lambda: time.time() - 3600.0)
     goodput.number, goodput.seconds["step"] = number, 2700.0
     goodput.begin(first)
-    log = StepLog(store, run, node, 40)
+    log = StepLog(store, run, node, 40, rented=rented)
     log.best = lambda: best
     log.begin(first)
     for step in range(first + 1, last + 1):
@@ -101,14 +101,14 @@ class Bucket:
 
     def put(
         self, run: str, *starts: tuple[int, int, str], node: str = "train",
-        best: tuple[int, float] | None = None, **more: Any,
+        best: tuple[int, float] | None = None, rented: Mapping[str, str] = {}, **more: Any,
     ) -> None:  # fmt: skip
         root = self.folder / run
         store = FolderStore(root)
         store.write("config.json", json.dumps(record(8, 40, **more)).encode())
         with redirect_stdout(io.StringIO()):
             for number, (first, last, state) in enumerate(starts):
-                trained(store, run, node, first, last, state, number, best)
+                trained(store, run, node, first, last, state, number, best, rented)
         for path in (path for path in root.rglob("*") if path.is_file()):
             self.write(f"runs/{run}/{path.relative_to(root).as_posix()}", path.read_bytes())
 
@@ -151,6 +151,26 @@ def test_runs_are_listed_with_state_step_loss_speed_goodput_and_cost(
     assert rows["other"][1:3] == ["silent", "10 of 40"], "it says running, and no start holds it"
     assert rows["other"][6] == "unknown"
     assert rows["held"][1:3] == ["starting", "0 of 40"]
+
+
+def test_a_run_that_recorded_its_slice_has_that_ones_price_and_else_at_most_its_price_on_demand(
+    bucket: Bucket, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bucket.put("z", (0, 20, "preempted"))
+    pod = {"accelerator": "v6e-16", "zone": "us-east5-b"}
+    bucket.put("y", (0, 20, "preempted"), node="vision-y", chip="cpu", rented={**pod, "provisioning": "spot"})
+    bucket.put("x", (0, 20, "preempted"), node="vision-x", chip="cpu", rented=pod)
+    reserved = {**pod, "provisioning": "reservation"}
+    bucket.put("w", (0, 20, "preempted"), node="vision-w", chip="cpu", rented=reserved)
+    assert main(["runs", "dev", "--json"]) == 0
+    of_node, spot, any_way, reservation = sorted(
+        json.loads(capsys.readouterr().out), key=lambda run: run["run"], reverse=True
+    )
+    assert (spot["paid"], spot["dollars"]) == ("spot, us-east5-b", pytest.approx(of_node["dollars"]))
+    assert spot["predicted_dollars"] == pytest.approx(of_node["predicted_dollars"])
+    assert any_way["paid"] == "at most: on demand, us-east5-b"
+    assert any_way["dollars"] > spot["dollars"]
+    assert (reservation["paid"], reservation["dollars"]) == ("reservation, us-east5-b", None)
 
 
 def test_a_list_for_programs_has_prices_by_the_slices_of_the_settings(

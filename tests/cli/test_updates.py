@@ -2,15 +2,18 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from cli import updates
 from cli.__main__ import main
+from infra.engine import plan as planning
 from infra.engine.registry import layers
 from infra.settings.sources import ROOT
 from tests.cli.call import call
+from tests.infra import declared
 from tests.infra.conftest import FakePulumi
 from tests.infra.engine.test_plan import EVENTS
 from tests.infra.recording import BASE, OFF
@@ -69,6 +72,45 @@ def test_up_of_some_layers_touches_no_other(root: Path, pulumi_cli: FakePulumi) 
         str(root / "infra/layers/network"),
     ]
     assert sorted(updated(pulumi_cli, "preview")) == sorted(updated(pulumi_cli, "up"))
+
+
+NO_SLICES = {"tpu:slices": [], "tpu:zones": ["us-east5-b"]}
+QUEUE = {
+    **NO_SLICES,
+    "gke:tpuPools": [
+        {"name": name, "acceleratorType": kind, "zone": "us-east5-b"}
+        for name, kind in (("train", "v6e-16"), ("small", "v6e-8"))
+    ],
+    "gke:namespaces": ["vision", "text"],
+    "queue:teams": [{"name": name, "members": ["user:ada@example.com"]} for name in ("vision", "text")],
+}
+SLURM = declared.OFF["slurm"]
+JOB = "tpu job submit dev vision --pool train -- train tiny.toml"
+SBATCH = "tpu slurm submit dev job.sbatch"
+
+
+@pytest.mark.parametrize(("more", "given", "others_up", "following"), [
+    ({}, "tpu", True, ["tpu status dev"]),
+    ({}, "storage network", False, ["tpu up dev"]),
+    ({}, "storage network", True, ["tpu status dev"]),
+    (NO_SLICES, "", False, ["tpu doctor dev"]),
+    (QUEUE, "", False, [JOB]),
+    (QUEUE, "storage", False, ["tpu up dev"]),
+    ({**SLURM, **NO_SLICES}, "", False, [SBATCH]),
+    (SLURM, "", False, ["tpu status dev", SBATCH]),
+    (declared.OFF["pipeline"], "pipeline", False, ["tpu pipeline run dev gs://my-project-raw/FOLDER/"]),
+])  # fmt: skip
+def test_up_names_the_next_command_of_the_layers_that_are_up(
+    more: dict[str, Any], given: str, others_up: bool, following: list[str],
+    root: Path, pulumi_cli: FakePulumi, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    (root / "Pulumi.dev.yaml").write_text(yaml.safe_dump({"config": {**BASE, **PUBLISHED, **more}}))
+    monkeypatch.setattr(planning, "_require_present", lambda *_: None)
+    if others_up:
+        pulumi_cli.answer("stack export", {"deployment": {"resources": [{"type": "pulumi:pulumi:Stack"}]}})
+    assert call(updates.up, ["dev", *given.split(), "--yes"], root) == 0
+    *_, end = capfd.readouterr().out.partition("\nup; next: ")
+    assert [line.strip() for line in end.splitlines()] == following
 
 
 def test_up_with_nothing_to_change_asks_nothing(

@@ -120,7 +120,7 @@ def test_the_activations_guide_extracts_verifies_and_reads(
 ) -> None:
     guide.run("docs/guides/activations.md")
     output = capfd.readouterr().out
-    assert "extractions/first: 1 shards, 3 documents, 0 problems\n" in output
+    assert "extractions/first: 1 shard, 3 documents, 0 problems\n" in output
     assert re.search(r"^tree: sample 0, 15 tokens\n  resid_post.0 +15x64 ", output, re.MULTILINE)
     assert re.search(r"^river 16 \{'resid_post\.0': \(16, 64\), ", output, re.MULTILINE)
 
@@ -182,7 +182,7 @@ def test_the_examples_of_jobs_are_written(tmp_path: Path, monkeypatch: pytest.Mo
         "single-slice.yaml": [1], "multi-slice.yaml": [2], "extraction.yaml": [2],
     }  # fmt: skip
     pod = jobs["extraction.yaml"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
-    assert pod["containers"][0]["command"][-5:-1] == ["workload", "extract", "qwen2.5-0.5b.toml", "--stream"]
+    assert pod["containers"][0]["command"][-7:-3] == ["workload", "extract", "qwen2.5-0.5b.toml", "--stream"]
     assert (tmp_path / "single-slice.yaml").read_text().startswith(
         "# gcloud container clusters get-credentials tpu --location us-east5 --project my-project"
         " --dns-endpoint\n# kubectl apply --server-side -f single-slice.yaml\n"

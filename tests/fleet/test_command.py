@@ -40,7 +40,7 @@ def test_status_shows_every_member_and_the_sums(world: Cloud, capsys: pytest.Cap
     cloud.states["tpu-us-east5-a-1"] = "PREEMPTED"
     assert fleet(["status", "dev"]) == 0
     output = capsys.readouterr().out
-    assert len(output.splitlines()) == 8
+    assert len(output.splitlines()) == 9
     assert re.search(r"tpu-us-east5-a-1 +us-east5-a +PREEMPTED +recovering .*Google says PREEMPTED", output)
     assert "5 slices: 4 working, 1 recovering; 5,000 samples, 48 shards, 48.0 GB" in output
     assert not cloud.requests

@@ -11,9 +11,11 @@ from fleet.controller import Controller
 from fleet.environment import Environment
 from fleet.errors import FleetError
 from fleet.model import View, WorkerStatus
+from infra.errors import InputError
 from infra.slices.nodes import nodes
+from infra.slices.preflight import Verdict
 from tests.fleet.command import fleet
-from tests.fleet.world import Cloud, _world, enter, settings  # noqa: F401
+from tests.fleet.world import SLICES, Cloud, _world, enter, settings  # noqa: F401
 
 EXTRACT = ["deploy", "dev", "--slice", "extract"]
 
@@ -77,6 +79,64 @@ def test_parts_can_be_left_out(
     assert fleet([*EXTRACT, *flags]) == 0
     assert [line[1] for line in ran] == modules
     assert bool(world.requests) == created
+
+
+OF_A_MODEL = "--set model.weights=gs://my-project-checkpoints/data/qwen"
+
+
+@pytest.mark.parametrize("flags", [["--dry-run"], []])
+def test_samples_that_would_be_bytes_for_a_model_with_a_tokenizer_are_refused(
+    flags: list[str],
+    ran: list[list[str]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run = f"extract qwen2.5-0.5b.toml --stream gs://b/streams {OF_A_MODEL}"
+    meant = settings([{**SLICES[1], "run": run}])
+    enter(monkeypatch, cloud := Cloud(meant), meant)
+    line = [*EXTRACT, "--source", "a", *flags]
+    assert fleet([*line, "--", "--id", "id"]) == 1
+    error = capsys.readouterr().err
+    assert "gs://my-project-checkpoints/data/qwen has a tokenizer, and the samples would be bytes" in error
+    assert "fix: add -- --tokenizer FOLDER" in error
+    assert not ran
+    assert fleet([*line, "--skip-launch", "--", "--tokenizer=qwen/"]) == 0
+    cloud.missing.add("data/qwen/tokenizer.json")
+    assert fleet([*line, "--skip-launch"]) == 0
+
+
+def test_streams_that_a_deployment_makes_are_not_missed_and_weights_are(
+    ran: list[list[str]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = f"extract qwen2.5-0.5b.toml --stream gs://b/streams {OF_A_MODEL}"
+    meant = settings([{**SLICES[1], "run": run}])
+    enter(monkeypatch, cloud := Cloud(meant), meant)
+    cloud.states["tpu-us-east5-a-1"], cloud.missing = "", {"streams/", "data/qwen/tokenizer.json"}
+    line = [*EXTRACT, "--create-tpus", "--dry-run"]
+    assert fleet([*line, "--source", "a"]) == 0
+    assert fleet([*line, "--skip-dataset"]) == 2
+    assert "--stream gs://b/streams: nothing is there" in capsys.readouterr().err
+    cloud.missing.add("data/qwen/")
+    assert fleet([*line, "--source", "a"]) == 2
+    assert "model.weights gs://my-project-checkpoints/data/qwen: nothing is there" in capsys.readouterr().err
+
+
+def test_a_creation_is_refused_what_its_program_would_refuse(
+    world: Cloud, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def verdict_on(run: str, *_: Any) -> Verdict:
+        if refused:
+            raise InputError(f"`{run}`: extract.points = mlp_out.40: the model has layers 0 to 23")
+        return Verdict("it stores 3 GB", warn=False)
+
+    monkeypatch.setattr("infra.slices.preflight.verdict_on", verdict_on)
+    world.states["tpu-us-east5-a-1"], refused = "", False
+    assert fleet(["create", "dev", "--dry-run"]) == 0
+    assert "it stores 3 GB" in capsys.readouterr().out
+    refused = True
+    assert fleet(["create", "dev", "--yes"]) == 2
+    assert "mlp_out.40: the model has layers 0 to 23" in capsys.readouterr().err
+    assert not world.requests
 
 
 def test_a_step_that_fails_ends_it(

@@ -354,7 +354,7 @@ def test_a_cloud_that_answers_nothing_is_unknown_and_no_crash(clinic: Clinic) ->
     look = clinic.look(session=session)
     assert clinic.cloud.faults.report()[-1]["observed"] > 10
     # Of what its stack and the settings' files hold, Google isn't asked.
-    local = ("names", "unheld storage")
+    local = ("names", "conflicts storage")
     items = [item for item in look if not item.what.startswith("stack") and item.what not in local]
     assert {item.state for item in items} == {UNKNOWN}
     assert not healthy(look)
@@ -370,7 +370,7 @@ def test_one_question_without_an_answer_hides_no_other(clinic: Clinic) -> None:
 def test_pulumi_without_a_login_is_unknown(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks.Pulumi, "broken", "`pulumi stack` of storage failed: error: no login")
     look = clinic.look()
-    requested = [f"{what} {layer}" for what in ("stack", "unheld") for layer in LAYERS if layer not in OFF]
+    requested = [f"{what} {layer}" for what in ("stack", "conflicts") for layer in LAYERS if layer not in OFF]
     assert states(look) == dict.fromkeys(requested, UNKNOWN)
     assert of(look, "stack data")[0].fix.startswith("pulumi login")
 
@@ -395,12 +395,12 @@ def test_what_is_at_google_without_the_stack_is_named(
     assert clinic.session(TOKEN).post(url, json=network).ok
     look = clinic.look()
     assert clinic.session(TOKEN).delete(f"{url}/tpu-training").ok
-    unheld = [item for item in look if item.what.startswith("unheld") and item.state != OK]
+    unheld = [item for item in look if item.what.startswith("conflicts") and item.state != OK]
     named = [item.detail.partition(" ")[0] for item in unheld]
     assert named[0] == BUCKET
     assert [item.rpartition("/")[2].partition("@")[0] for item in named[1:]] == ["tpu-training"] * 2
-    assert "storage:importBucket: true" in of(look, "unheld storage")[0].fix
-    assert of(look, "unheld network")[0].fix.startswith("import it, or rename; delete it only if no other")
+    assert "storage:importBucket: true" in of(look, "conflicts storage")[0].fix
+    assert of(look, "conflicts network")[0].fix.startswith("import it, or rename; delete it only if no other")
     assert all(item.fix for item in look if item.state == MISSING)
 
 
@@ -408,7 +408,7 @@ def test_a_layer_that_is_off_is_not_mentioned(clinic: Clinic, monkeypatch: pytes
     monkeypatch.setattr(checks.Pulumi, "down", OFF | {"data"})
     look = clinic.look(settings(**{"data:snapshot": ""}))
     assert not of(look, "stack data")
-    assert not of(look, "unheld data")
+    assert not of(look, "conflicts data")
     assert states(look) == {}
     assert healthy(look)
 

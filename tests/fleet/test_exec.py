@@ -29,6 +29,8 @@ echo "$HOST" >> $FAKE/asked
 echo $$ > $FAKE/ssh-$HOST
 case "$(cat $FAKE/how/$HOST 2>/dev/null):$3" in
   refuse:*) echo "ssh: connect to host $HOST port 22: Connection refused" >&2; exit 255 ;;
+  deny:*) echo "Error while connecting [4033: 'not authorized']." >&2
+    echo "proxy dialer did not pass back a connection" >&2; exit 255 ;;
   once:*) rm $FAKE/how/$HOST; exit 255 ;;
   break:*" stop "*) exit 255 ;;
   cut:*sleep*) bash -c "$3" | head -n 1; exit 255 ;;
@@ -149,6 +151,14 @@ def test_a_worker_that_is_not_reached_keeps_it_from_running_anywhere(
     for name in ("train-w1", "tpu-us-east5-b-1-w0"):
         reason = "fakessh ended with 255, without a sign that it began"
         assert f"{name}: {reason} ssh: connect to host {name} port 22: Connection refused" in refused
+    hosts.how("train-w1", "deny")
+    assert hosts.run("--", "true") == 1
+    denied = capsys.readouterr().err
+    assert "[4033: 'not authorized']. (grant your account roles/iap.tunnelResourceAccessor" in denied
+    hosts.how("train-w1", "refuse")
+    (hosts.folder / "asked").unlink()
+    assert hosts.run("--", f"touch {hosts.folder}/ran-$HOST") == 1
+    assert "can't be reached" in capsys.readouterr().err
     assert not list(hosts.folder.glob("ran-*"))
     assert hosts.requests.count("train-w1") == 3
     assert hosts.requests.count("train-w0") == 1

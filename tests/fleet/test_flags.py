@@ -2,15 +2,19 @@
 
 import json
 import socket
+import time
 
 import pytest
 
+from fleet.controller_state import ControllerState
 from fleet.environment import selected
 from fleet.errors import FleetError
 from fleet.request import FleetCommand
+from fleet.store import object_of
 from infra.google.client import RequestError
 from infra.google.failures import Failure, Kind
 from tests.fleet.command import fleet
+from tests.fleet.conftest import OWNER
 from tests.fleet.world import Cloud, _world, enter, settings  # noqa: F401
 
 
@@ -147,11 +151,30 @@ def test_orphans_are_found_and_deleted_where_the_file_lists_no_slices_any_more(
     assert "Pulumi.dev.yaml lists no slices" in capsys.readouterr().err
 
 
-def test_recovering_gives_no_living_node_new_settings_and_creating_does(world: Cloud) -> None:
+def test_recovering_gives_no_living_node_new_settings_and_creating_does(
+    world: Cloud, capsys: pytest.CaptureFixture[str]
+) -> None:
     world.states["tpu-us-east5-b-1"] = "PREEMPTED"
     world.labels["tpu-us-east5-a-0"] = {**world.labels["tpu-us-east5-a-0"], "spec": "of-before"}
     assert fleet(["recover", "dev", "--yes"]) == 0
     assert ("create", "tpu-us-east5-b-1") in world.requests
     assert not world.updated
+    capsys.readouterr()
     assert fleet(["create", "dev", "--yes"]) == 0
     assert world.updated == ["tpu-us-east5-a-0"]
+    output = capsys.readouterr().out
+    assert "new nodes boot" not in output, "there is none"
+    assert "or now: tpu fleet exec dev --slice extract -- sudo systemctl restart google-startup" in output
+
+
+def test_status_names_the_next_command_where_nobody_recovers_what_was_lost(
+    world: Cloud, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.states["tpu-us-east5-a-1"] = "PREEMPTED"
+    assert fleet(["status", "dev"]) == 0
+    line = "tpu-us-east5-a-1: no controller recovers it; next: tpu recover dev; tpu fleet monitor dev also"
+    assert line in capsys.readouterr().out
+    leader = {"id": "other", "host": "a", "at_s": time.time()}
+    world.objects[object_of(OWNER.stack)] = json.dumps({**ControllerState().to_json(), "leader": leader}), 1
+    assert fleet(["status", "dev"]) == 0
+    assert "no controller recovers" not in capsys.readouterr().out

@@ -11,7 +11,7 @@ from fleet.model import Action, Condition, Decision, ObservedNode, View, WorkerS
 from fleet.observation import Observation
 from infra.catalog import CATALOG
 from infra.slices.nodes import Node
-from tests.fleet.conftest import fleet
+from tests.fleet.conftest import fleet, labels
 
 HOUR_S = 3600.0
 KNOWN = [entry for entry in fleet(8, zones=8) if CATALOG.price(entry.zone).spot][:2]
@@ -179,3 +179,23 @@ def test_what_a_person_can_do_is_said_once_for_all_that_it_helps() -> None:
     with Dashboard("fleet dev", Console(force_terminal=False)) as dashboard:
         dashboard.show(result)
     assert "fix: mend it" in dashboard.page
+
+
+@pytest.mark.parametrize(
+    ("condition", "work", "samples"),
+    [
+        (Condition.RECOVERING, "", 336), (Condition.STARTING, "", 336), (Condition.ABSENT, "", 0),
+        (Condition.WORKING, "running", 10),
+    ],
+)  # fmt: skip
+def test_what_a_lost_slice_has_stored_is_counted_until_its_new_node_works(
+    condition: Condition, work: str, samples: int
+) -> None:
+    (member,) = fleet(1)
+    stored = WorkerStatus(100.0, work="running", samples=336, of_samples=400, shards=2, size_bytes=5)
+    created = ObservedNode(member.name, member.zone, "READY", "2", 200.0, labels(member))
+    view = View(300.0, {member.zone: ZoneView({member.name: created})}, {member.name: [stored]})
+    status = WorkerStatus(250.0, work=work, samples=10) if work else None
+    decision = Decision(member, Action.WAIT, condition, "", status=status)
+    (row,) = show.rows(Observation(view, [member], [decision], [], []), show.Rates())
+    assert (row.samples, row.shards) == (samples, 2 if samples == 336 else 0)

@@ -141,6 +141,21 @@ def test_a_program_that_had_ended_before_is_no_end_of_the_new_one(world: Cloud) 
     assert again.steps(4), "a later one is of the new program"
 
 
+def test_the_end_of_an_earlier_start_is_none_of_the_new_one_however_late_a_host_reports_it(
+    world: Cloud,
+) -> None:
+    first = Run().begin()
+    first.steps(3)
+    world.statuses[NODE] = replace(DONE, began_s=1000.0)
+    assert first.steps(1)
+    again = Run(run="python train.py --lr 1").begin()
+    assert not again.steps(3), "its service repeats the report after the installation"
+    world.statuses[NODE] = replace(DONE, began_s=1001.9)
+    assert not again.steps(1), "the same start, after the clock was set"
+    world.statuses[NODE] = replace(DONE, began_s=1002.1)
+    assert again.steps(1)
+
+
 def test_another_bundle_reaches_hosts_that_live_by_their_metadata(world: Cloud) -> None:
     Run().begin().steps(3)
     again = Run(bundle="ef" * 32).begin()

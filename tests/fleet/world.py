@@ -60,6 +60,7 @@ class Cloud:
         statuses: by node, the heartbeat of its workers, unless they work.
         login: account and place of the command.
         written_s: age of the controller's state by Google's clock.
+        missing: objects and prefixes without objects, of any bucket.
         attests: by node, what its machines attest; unless given, the same as the heartbeat.
     """
 
@@ -90,6 +91,7 @@ class Cloud:
         self.statuses: dict[str, WorkerStatus] = {}
         self.attests: dict[str, list[Attested]] = {}
         self.written_s: float | None = None
+        self.missing = set[str]()
         self.login = {"who": "ann@example.com", "from": "ann@laptop"}
 
     def stray(self, name: str, zone: str, state: str = "READY", labels: Mapping[str, str] = OURS) -> None:
@@ -185,7 +187,11 @@ class Cloud:
         return self.login
 
     def is_there(self, name: str) -> bool:
-        return True
+        return name not in self.missing
+
+    def json(self, _: str, url: str, query: Mapping[str, str]) -> dict[str, Any]:
+        """Lists what is below a prefix: something, unless that is missing."""
+        return {} if query["prefix"] in self.missing else {"items": [{"name": "x"}]}
 
     def read(self, name: str) -> tuple[str, int] | None:
         return self.objects.get(name)
@@ -245,3 +251,4 @@ def enter(
     monkeypatch.setattr(environment, "NamedSlices", lambda *_: Named(cloud))
     monkeypatch.setattr(recovery, "_POLL_S", 0.01)
     monkeypatch.setattr(removal, "_POLL_S", 0.01)
+    monkeypatch.setattr("infra.slices.preflight.verdict_on", lambda *_: None)

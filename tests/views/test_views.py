@@ -5,6 +5,7 @@ from math import nan
 import pytest
 
 from views.chart import chart, extent, short
+from views.counts import counted
 from views.table import aligned, markdown
 
 
@@ -38,3 +39,10 @@ def test_columns_are_as_wide_as_their_widest_cell() -> None:
 
 def test_markdown_escapes_cells() -> None:
     assert markdown(("a", "n"), [("x|y", 1)], numbers={1}) == ["| a | n |", "| --- | ---: |", r"| x\|y | 1 |"]
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(0, "0 hosts"), (1, "1 host"), (2, "2 hosts"), (1200, "1,200 hosts")]
+)
+def test_a_count_is_plural_unless_it_is_one(number: int, text: str) -> None:
+    assert counted(number, "host") == text

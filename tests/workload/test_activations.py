@@ -83,7 +83,7 @@ def places(raw: bytes) -> dict[str, slice]:
     return {key: slice(start + begin, start + end) for key, (begin, end) in offsets.items()}
 
 
-def test_a_document_is_found_by_its_name(run: Path) -> None:
+def test_a_document_is_found_by_its_name(run: Path, tmp_path: Path) -> None:
     activations = Activations(str(run))
     assert len(activations) == 60
     document = activations["doc-7"]
@@ -91,10 +91,21 @@ def test_a_document_is_found_by_its_name(run: Path) -> None:
     assert document["resid_post.2"].shape == (47, ARCH.d_model)
     assert document["attn_z.2.h3"].shape == (47, ARCH.K)
     assert sorted(item.id for item in activations) == sorted(f"doc-{n}" for n in range(60))
-    with pytest.raises(DataError, match="holds no document 'doc-60'"):
+    with pytest.raises(DataError, match="holds no document 'doc-60'\n    fix: wait until it is extracted"):
         activations["doc-60"]
+    config = json.loads((run / "config.json").read_text())
+    config["streams"]["count"] = 0
+    whole = FolderStore(tmp_path)
+    copy_all(run, whole)
+    whole.write("config.json", json.dumps(config).encode())
+    with pytest.raises(DataError, match="holds no document 'doc-60'\n    fix: see the names"):
+        Activations(str(tmp_path))["doc-60"]
     with pytest.raises(DataError, match=r"keeps no resid_post.9\n    fix: one of resid_post.3, "):
         document["resid_post.9"]
+    with pytest.raises(DataError, match=r"keeps no token_ids\n    fix: one of tokens"):
+        document["token_ids"]
+    with pytest.raises(DataError, match=r"keeps no zzz\n    fix: one of .*final_norm, tokens, positions$"):
+        document["zzz"]
 
 
 def test_random_access_reads_little_more_than_what_is_wanted(run: Path) -> None:
@@ -157,6 +168,25 @@ def test_moments_of_a_run_are_of_all_of_its_tokens(run: Path) -> None:
     np.testing.assert_allclose(moments.variance, values.var(axis=0), rtol=1e-5)
 
 
+def test_norms_are_of_tokens_and_named(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    documents = [*Activations(str(run))]
+    values = np.concatenate([document["attn_z.2.h3"] for document in documents]).astype(np.float64)
+    norms = np.linalg.norm(values, axis=1)
+    assert main(["activations", "stats", str(run), "--json"]) == 0
+    output = capsys.readouterr()
+    numbers = json.loads(output.out)["attn_z.2.h3"]
+    assert numbers["rms_norm"] == pytest.approx(np.sqrt((norms**2).mean()), rel=1e-5)
+    assert numbers["norm_of_mean"] == pytest.approx(np.linalg.norm(values.mean(axis=0)), rel=1e-5)
+    assert "lacks all shards of 7 streams" in output.err
+    assert main(["activations", "stats", str(run)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["point", "tokens", "rms", "norm", "|mean|", "std"]
+    assert f"{numbers['rms_norm']:.4g}" in next(line for line in lines if line.startswith("attn_z.2.h3 "))
+    assert main(["activations", "show", str(run), "--document", "doc-7"]) == 0
+    of_token = np.linalg.norm(Activations(str(run))["doc-7"]["attn_z.2.h3"].astype(np.float32), axis=1).mean()
+    assert f" mean norm of a token {of_token:.4g}\n" in capsys.readouterr().out
+
+
 def test_the_commands_show_count_and_verify(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["activations", "show", str(run)]) == 0
     assert "tpu_3 shard 1 of " in capsys.readouterr().out
@@ -167,7 +197,7 @@ def test_the_commands_show_count_and_verify(run: Path, capsys: pytest.CaptureFix
     assert main(["activations", "verify", str(run)]) == 1
     output = capsys.readouterr().out
     assert "of 8 streams, 0, 1, 2, 4, 5, 6, 7 have no shard yet" in output
-    assert "60 documents, 1 problems" in output
+    assert "60 documents, 1 problem\n" in output
 
 
 def test_verify_names_what_is_damaged_missing_or_there_twice(
@@ -251,7 +281,7 @@ def test_verify_tells_another_runs_shards_and_another_streams(
 def test_batches_hold_every_token_once_in_an_order_of_the_seed(run: Path) -> None:
     activations = Activations(str(run))
     everything = np.concatenate([item.read("mlp_out.1") for item in activations.shards()])
-    with pytest.warns(UserWarning, match="7 streams of the run have no shard yet, and are in no batch"):
+    with pytest.warns(UserWarning, match="lacks all shards of 7 streams; `.*workload activations verify "):
         result = list(batches(activations, "mlp_out.1", 256, seed=3))
     assert {len(batch) for batch in result[:-1]} == {256}
     assert len(result[-1]) == len(everything) % 256
@@ -261,6 +291,25 @@ def test_batches_hold_every_token_once_in_an_order_of_the_seed(run: Path) -> Non
     again, rival = (np.concatenate(list(batches(activations, "mlp_out.1", 256, seed))) for seed in (3, 4))
     assert np.array_equal(again, mixed)
     assert not np.array_equal(rival, mixed)
+
+
+def test_batches_of_a_partial_extraction_warn_once_and_go_on(run: Path, tmp_path: Path) -> None:
+    partial = FolderStore(tmp_path)
+    copy_all(run, partial)
+    partial.delete(shard.name(3, 2))
+    config = json.loads(partial.read("config.json"))
+    config["streams"]["count"] = 4
+    partial.write("config.json", json.dumps(config).encode())
+    activations = Activations(str(tmp_path))
+    with pytest.warns(UserWarning, match=": lacks ") as warned:
+        parts = [[*batches(activations, "mlp_out.1", 256, part=part, parts=2)] for part in (0, 1)]
+    (warning,) = warned
+    assert str(warning.message).startswith(
+        f"{tmp_path}: lacks 1 shard of 1 stream and all shards of 3 streams; `"
+    )
+    assert str(warning.message).endswith(f"workload activations verify {tmp_path}` names them")
+    held = sum(item.tokens for item in activations.shards())
+    assert sum(len(batch) for part in parts for batch in part) == held
 
 
 @pytest.mark.parametrize("key", ["id_bytes", "resid_post.0"])

@@ -128,5 +128,5 @@ def test_the_command_takes_a_run_beside_which_it_works(
     )
     stream = str(root / "stream_003.safetensors")
     assert main(["extract", str(tmp_path / "mine.toml"), "--stream", stream, "--dir", str(root)]) == 0
-    assert "1 shards of 5 samples, 1 made here" in capsys.readouterr().out
+    assert "1 shard of 5 samples, 1 made here" in capsys.readouterr().out
     assert isinstance(find("run:once@4", str(root)), Checkpoint)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from tests.workload.extracting import ARCH, make_stream, save_weights
 from workload.__main__ import main
 from workload.errors import StoreError
-from workload.runs.store import FolderStore
+from workload.runs.store import FolderStore, open_store
 
 
 @pytest.fixture(scope="module", name="weights")
@@ -32,10 +33,10 @@ def test_a_fleets_host_takes_its_own_stream(
     monkeypatch.setenv("TPU_MEMBER", "3")
     assert main(line) == 0
     output = capsys.readouterr()
-    assert "1 shards of 3 samples, 1 made here" in output.out
+    assert "1 shard of 3 samples, 1 made here" in output.out
     assert "bound by" in output.out
     assert main(line) == 0
-    assert "1 shards of 3 samples, 0 made here" in capsys.readouterr().out
+    assert "1 shard of 3 samples, 0 made here" in capsys.readouterr().out
     monkeypatch.setenv("TPU_MEMBER", "4")
     assert main(line) == 2
     assert "stream_004.safetensors: no such stream" in capsys.readouterr().err
@@ -57,7 +58,7 @@ def test_a_slice_of_a_job_takes_the_stream_of_its_number(
         "would be extracted by all slices of this job\n    fix: name their folder" in capsys.readouterr().err
     )
     assert main([*line, "--stream", str(tmp_path)]) == 0
-    assert "1 shards of 3 samples, 1 made here" in capsys.readouterr().out
+    assert "1 shard of 3 samples, 1 made here" in capsys.readouterr().out
     assert "MEGASCALE_NUM_SLICES" not in os.environ, "libtpu would wait for the other slice"
 
 
@@ -90,6 +91,58 @@ def test_of_a_folder_here_all_streams_are_taken_one_after_another(
     assert sorted(entry.name for entry in made.iterdir()) == ["tpu_3", "tpu_4"]
 
 
+def test_an_estimate_reads_weights_and_streams_of_a_bucket_without_tensors(
+    weights: Path,
+    tmp_path: Path,
+    storage_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", storage_url)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    store, raw = open_store("gs://bucket/estimated"), make_stream([5, 60, 33])
+    store.create("model/config.json", (weights / "config.json").read_bytes())
+    store.create("model/model.safetensors", b"large")
+    store.create("streams/streams.json", b'{"tokens": 98, "samples": 3, "sha256": {}}')
+    store.create("streams/stream_000.safetensors", raw)
+    line = ["extract", "qwen2.5-0.5b.toml", "--estimate", "--json", "--stream", f"{store.url}/streams"]
+    line += ["--set", f"model.weights={store.url}/model", "--set"]
+    assert main([*line, "extract.points=mlp_out.0"]) == 0
+    assert json.loads(capsys.readouterr().out)["tokens"] == 98
+    assert [path.name for path in tmp_path.rglob("*.json")] == ["config.json"]
+    assert not [*tmp_path.rglob("*.safetensors")]
+    assert main([*line, "extract.points=mlp_out.40"]) == 2
+    assert "mlp_out.40: the model has layers 0 to 3" in capsys.readouterr().err
+    assert main([*line, "extract.points=mlp_out.0", "--set", "extract.positions=5000"]) == 2
+    assert "5000: document 'doc-0' has only 5 tokens" in capsys.readouterr().err
+    store.write("model/tokenizer.json", b"{}")
+    assert main([*line, "extract.points=mlp_out.0"]) == 2
+    assert "was made with another tokenizer, bytes" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flags", [["--estimate"], []])
+def test_streams_of_another_tokenizer_than_the_models_own_are_refused(
+    flags: list[str], weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = shutil.copytree(weights, tmp_path / "model")
+    (folder / "tokenizer.json").write_text("{}")
+    (tmp_path / "s.jsonl").write_text('{"text": "a"}\n')
+    streams = str(tmp_path / "streams")
+    assert main(["data", "streams", "--source", str(tmp_path / "s.jsonl"), "--out", streams]) == 0
+    output = capsys.readouterr().out
+    assert "tokens are bytes; for a model that has a tokenizer of its own: --tokenizer" in output
+    assert "1 sample, 1 token in 1 stream" in output
+    line = ["extract", "qwen2.5-0.5b.toml", "--stream", streams, "--dir", str(tmp_path / "out"), *flags]
+    line += ["--set", "extract.points=mlp_out.0", "--set"]
+    assert main([*line, f"model.weights={weights}"]) == 0, "it has none"
+    assert main([*line, f"model.weights={folder}"]) == 2
+    error = capsys.readouterr().err
+    assert f"was made with another tokenizer, bytes, than the one of {folder}\n    fix: " in error
+    assert "data streams … --tokenizer FOLDER" in error
+    index = json.loads((tmp_path / "streams" / "streams.json").read_text())
+    assert (index["tokenizer"], index["tokenizer_sha256"]) == ("bytes", "bytes")
+
+
 @pytest.mark.parametrize("member", [None, "3"])
 @pytest.mark.parametrize(
     ("name", "rule"), [("prompts.jsonl", "is not a stream"), ("nowhere", "no such folder")]
@@ -107,6 +160,9 @@ def test_what_is_no_folder_of_streams_is_told(
     if member:
         monkeypatch.setenv("TPU_MEMBER", member)
     line = ["extract", "qwen2.5-0.5b.toml", "--stream", str(tmp_path / name), "--dir", str(tmp_path / "out")]
+    if name == "prompts.jsonl":
+        assert main([*line, "--estimate"]) == 2
+        assert f"--stream = {tmp_path / name}: {rule}\n    fix: name a stream" in capsys.readouterr().err
     assert main(line) == 2
     output = capsys.readouterr().err
     assert f"--stream = {tmp_path / name}: {rule}\n    fix: name a stream, or the folder" in output
@@ -122,7 +178,9 @@ def test_an_estimate_is_of_one_host_and_of_streams_that_are_there(
     line = ["extract", "qwen2.5-0.5b.toml", "--estimate", "--stream", str(tmp_path)]
     line += [f"--set={item}" for item in settings]
     assert main([*line, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["tokens"] == 1000
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["tokens"] == 1000
+    assert facts["storage_dollars_per_month"] == pytest.approx(facts["size_bytes"] / 2**30 * 0.02)
     assert main([*line, "--slice", "v6e-16", "--set", "extract.points=[]"]) == 2
     output = capsys.readouterr().err
     assert "--slice = v6e-16: must be a type of a single host" in output

@@ -14,13 +14,14 @@ import pytest
 import requests
 
 from tests.infra.layers.tpu.boot.metadata import worker
-from tests.limits import HANG_S
+from tests.limits import HANG_S, until
 from tests.served import Received, Reply, serving
 from tests.virtual_time import replace_time
 from tests.workload.extracting import ARCH, make_stream, save_weights
 from tests.workload.slice import SETTINGS
 from workload.__main__ import main
 from workload.host import chips, events
+from workload.host import heartbeat as heartbeats
 from workload.host.bucket import Bucket
 from workload.host.errors import StorageError
 from workload.host.heartbeat import Heartbeat
@@ -48,15 +49,21 @@ class Attributes:
         self.received: list[dict[str, Any]] = []
         self.count = 0
         self.status = 200
+        self.dropped = 0  # of the next writes, without an error
         self._others = worker("bucket", "0" * 64)
 
     def answer(self, request: Received) -> Reply:
+        of_job = request.path == "/computeMetadata/v1/instance/guest-attributes/tpu/job"
+        if request.method == "GET" and of_job and self.received:
+            return Reply(200, json.dumps(self.received[-1]).encode())
         if request.method != "PUT":
             return self._others.answer(request)
-        assert request.path == "/computeMetadata/v1/instance/guest-attributes/tpu/job"
+        assert of_job
         assert request.headers["Metadata-Flavor"] == "Google"
         self.count += 1
-        if self.status == 200:
+        if self.dropped:
+            self.dropped -= 1
+        elif self.status == 200:
             assert b"\n" not in request.body
             self.received.append(json.loads(request.body))
         return Reply(self.status)
@@ -79,7 +86,8 @@ class Listing:
     def heartbeat(self, name: str = NAME) -> dict[str, str]:
         """The metadata of a word; empty where there is none."""
         answer = requests.get(self._url, {"prefix": "heartbeats/"}, timeout=HANG_S).json()
-        return next((item["metadata"] for item in answer.get("items", ()) if item["name"] == name), {})
+        metadata = next((item["metadata"] for item in answer.get("items", ()) if item["name"] == name), {})
+        return {key: value for key, value in metadata.items() if key != "began_s"}
 
     def content(self) -> dict[str, Any]:
         url = f"{self._url}/{NAME.replace('/', '%2F')}?alt=media"
@@ -235,6 +243,27 @@ def test_the_machines_own_attribute_says_the_same_at_the_same_moments(attributes
     assert began_s <= first.pop("updated_s") <= last.pop("updated_s") <= time.time() + 1
     assert first == {"state": "running", "command": "0123456789ab", "why": "", "final": False}
     assert last == {"state": "failed", "command": "0123456789ab", "why": "no good", "final": True}
+
+
+@pytest.mark.parametrize(("final", "dropped"), [(True, 1), (True, 0), (False, 1)])
+def test_an_end_for_good_whose_attribute_google_drops_is_written_again_when_it_takes_more(
+    final: bool, dropped: int, attributes: Attributes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program that failed on many starts has used the machine's ten queries a minute."""
+    monkeypatch.setattr(heartbeats, "_QUOTA_S", 0.0)
+    with Heartbeat(Counted(), NODE, 0) as heartbeat:
+        until(lambda: attributes.received)
+        attributes.dropped, before = dropped, attributes.count
+        heartbeat.end("done") if final else heartbeat.end("failed", ValueError("no good"))
+    assert attributes.count - before == (2 if final and dropped else 1)
+    assert attributes.received[-1]["state"] == ("done" if final else "running")
+
+
+def test_the_start_of_a_job_is_reported_and_stays_the_same(listing: Listing) -> None:
+    bucket = Counted()
+    with Heartbeat(bucket, NODE, 0, began_s=1000.25) as heartbeat:
+        heartbeat.end("done")
+    assert {metadata["began_s"] for _, metadata in bucket.written} == {"1000.250"}
 
 
 def test_where_no_attribute_can_be_written_one_failure_is_enough(

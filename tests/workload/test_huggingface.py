@@ -252,6 +252,12 @@ def test_an_id_of_the_hub_is_downloaded_to_the_folder_that_is_looked_up(
     monkeypatch.setenv("DATA_DIR", str(tmp_path))
     with pytest.raises(WeightsError, match=f"hf download some/model --local-dir {tmp_path}/some/model$"):
         _ = base.named("some/model").arch
+    monkeypatch.setenv("TPU_NAME", "a-host")  # which has neither internet nor a place for a model
+    monkeypatch.setenv("CHECKPOINT_BUCKET", "my-checkpoints")
+    with pytest.raises(
+        WeightsError, match=r"tpu data put ENV FOLDER, and name gs://my-checkpoints/data/model$"
+    ):
+        _ = base.named("some/model").arch
 
 
 def test_another_kind_of_model_is_refused_with_every_reason() -> None:

@@ -115,9 +115,13 @@ def test_positions_that_documents_have_not(
 
 
 @pytest.mark.parametrize(
-    ("given", "words"), [("5", ("5",)), ("-2", ("-2",)), ("last", ("last",)), ('[0, "last"]', ("0", "last"))]
-)
-def test_a_whole_number_is_a_word_bare_and_in_a_list(given: str, words: tuple[str, ...]) -> None:
+    ("given", "words"),
+    [
+        ("5", ("5",)), ("-2", ("-2",)), ("last", ("last",)), ('[0, "last"]', ("0", "last")),
+        ("last,0", ("last", "0")), ("0, -2", ("0", "-2")),
+    ],
+)  # fmt: skip
+def test_words_may_be_bare_and_several_with_or_without_brackets(given: str, words: tuple[str, ...]) -> None:
     config = configs.load("qwen2.5-0.5b.toml", [f"extract.positions={given}"])
     assert config.extract.positions == words
 

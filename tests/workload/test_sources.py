@@ -145,5 +145,5 @@ def test_every_file_passed_over_and_every_row_rejected_is_counted_and_named(
 
 def test_an_empty_file_is_called_empty(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").touch()
-    with pytest.raises(DataError, match=r"holds no UTF-8 text in 1 files: 1 × is an empty file\n"):
+    with pytest.raises(DataError, match=r"holds no UTF-8 text in 1 file: 1 × is an empty file\n"):
         prepare([tmp_path / "a.jsonl"], tmp_path / "out")

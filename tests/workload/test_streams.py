@@ -1,7 +1,9 @@
 """Samples are split into streams: each once, the unusable rejected by name, the same bytes each time."""
 
 import json
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ from safetensors import safe_open
 from safetensors.numpy import save
 
 from workload.__main__ import main
+from workload.data import split as split_module
 from workload.data import stream as streams
 from workload.data.sources import Sources
 from workload.data.split import SplitRules, split
@@ -125,8 +128,22 @@ def test_the_same_call_makes_the_same_bytes_and_another_is_refused(tmp_path: Pat
     before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
     streamed(source, tmp_path / "out", streams=2)
     assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
+    index = json.loads(before["streams.json"])
+    del index["tokenizer"], index["tokenizer_sha256"]  # as an earlier version's
+    (tmp_path / "out" / "streams.json").write_text(json.dumps(index))
+    streamed(source, tmp_path / "out", streams=2)
     with pytest.raises(DataError, match=r"stream_000.safetensors: exists with other bytes"):
         streamed(source, tmp_path / "out", streams=3)
+
+
+def test_progress_has_a_rate_and_few_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = lines(tmp_path / "s.jsonl", *({"text": f"{n}"} for n in range(60)))
+    reported: list[str] = []
+    seconds = count()
+    monkeypatch.setattr(split_module, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
+    split(Sources([source]), FolderStore(tmp_path / "out"), Bytes(), SplitRules(), reported.append)
+    assert reported[0] == "3 samples, 1/s, 0 rejected"
+    assert len([line for line in reported if "samples" in line]) == 4
 
 
 def test_a_trial_takes_the_first_samples_of_each_stream(tmp_path: Path) -> None:

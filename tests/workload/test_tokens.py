@@ -91,7 +91,7 @@ def test_prepare_refuses(text: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="holds no UTF-8 text in 0 files"):
         prepare([tmp_path / "empty"], tmp_path / "out")
     (tmp_path / "empty" / "picture").write_bytes(b"\x89PNG\0\xff")
-    with pytest.raises(DataError, match="holds no UTF-8 text in 1 files: 1 × is no UTF-8 text"):
+    with pytest.raises(DataError, match="holds no UTF-8 text in 1 file: 1 × is no UTF-8 text"):
         prepare([tmp_path / "empty"], tmp_path / "out")
     assert list((tmp_path / "out").iterdir()) == []
 

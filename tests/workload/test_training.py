@@ -117,6 +117,16 @@ def snapshot(folder: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+def test_a_runs_status_says_how_its_slice_is_paid_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ACCELERATOR_TYPE", "v6e-1")
+    monkeypatch.setenv("TPU_PROVISIONING", "spot")
+    assert main([*command("rented", 2, 1), "--dir", str(tmp_path)]) == 0
+    status = RunFolder(tmp_path / "runs" / "rented").json("status.json")
+    assert (status["accelerator"], status["provisioning"], "zone" in status) == ("v6e-1", "spot", False)
+
+
 def test_a_run_that_is_done_or_has_other_settings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     line = [*command("once", 2, 1), "--dir", str(tmp_path)]
     assert main(line) == 0

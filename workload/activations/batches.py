@@ -63,14 +63,15 @@ def batches(
     Raises:
         ValueError: `size` or `shards_at_once` is less than 1, or `part` is out of range.
         DataError: a shard is damaged, or lacks the point.
+
+    Warns once an epoch, in part 0, if shards of the extraction are missing.
     """
     if size < 1 or shards_at_once < 1:
         raise ValueError(f"size and shards_at_once must be at least 1, not {size} and {shards_at_once}")
     keys = [tensors] if isinstance(tensors, str) else list(tensors)
     names, draw = share(activations, seed, part, parts), np.random.default_rng([seed, part])
-    if absent := activations.absent():
-        rest = f"{len(absent)} streams of the run have no shard yet"
-        warnings.warn(f"{activations.url}: {rest}, and are in no batch", stacklevel=2)
+    if part == 0 and (partial := activations.partial()):
+        warnings.warn(partial, stacklevel=2)
     groups = [names[first : first + shards_at_once] for first in range(0, len(names), shards_at_once)]
     mixed = (_mixed([activations.open(name) for name in group], keys, draw, bits) for group in groups)
     read = _of_size(mixed, size)

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from workload import arguments as arguments_of
+from workload import count_of, print_progress
 from workload.activations import pickles
 from workload.activations.reader import Activations
 from workload.activations.shard import CHANGED, MEND, About, Shard
@@ -29,7 +30,11 @@ def main(arguments: Sequence[str]) -> int:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, text, command in (
         ("show", "List shards, or the tensors of one document.", _show),
-        ("stats", "Show tokens, mean norm and spread of every point over all shards.", _stats),
+        (
+            "stats",
+            "Show each point's tokens, root mean square norm, norm of the mean, and spread.",
+            _stats,
+        ),
         ("verify", "Read every byte; report damaged, missing and duplicate data.", _verify),
         ("convert", "Write shards in the layout of kathir-ks/activation-extract.", _convert),
     ):
@@ -61,11 +66,12 @@ def _show(options: argparse.Namespace, activations: Activations) -> int:
             named = {"id": document.id, "sample": document.sample, "tokens": len(document.tokens)}
             print(json.dumps({**named, "shapes": shapes}))
             return 0
-        print(f"{document.id}: sample {document.sample}, {len(document.tokens)} tokens")
+        print(f"{document.id}: sample {document.sample}, {count_of(len(document.tokens), 'token')}")
         for point in activations.points:
             value = document[point]
-            norm = float(np.linalg.norm(value.astype(np.float32)))
-            print(f"  {point:<20} {'x'.join(map(str, value.shape)):<14} {value.dtype} norm {norm:.4g}")
+            norms_L = np.linalg.norm(value.astype(np.float32).reshape(len(value), -1), axis=1)
+            shape, norm = "x".join(map(str, value.shape)), f"mean norm of a token {norms_L.mean():.4g}"
+            print(f"  {point:<20} {shape:<14} {value.dtype} {norm}")
         return 0
     if options.json:
         shards = [
@@ -77,8 +83,9 @@ def _show(options: argparse.Namespace, activations: Activations) -> int:
     for shard in activations.shards():
         about = shard.about
         print(
-            f"tpu_{about.worker} shard {about.number} of {about.shards}: {len(shard.ids)} documents,"
-            f" {shard.tokens} tokens, {len(about.points)} points"
+            f"tpu_{about.worker} shard {about.number} of {about.shards}:"
+            f" {count_of(len(shard.ids), 'document')}, {count_of(shard.tokens, 'token')},"
+            f" {count_of(len(about.points), 'point')}"
         )
     print(f"points: {', '.join(activations.points)}")
     return 0
@@ -90,15 +97,19 @@ def _stats(options: argparse.Namespace, activations: Activations) -> int:
         moments = activations.moments(point)
         statistics[point] = {
             "tokens": moments.count,
-            "mean_norm": float(np.linalg.norm(moments.mean)),
+            "rms_norm": moments.rms_norm,
+            "norm_of_mean": float(np.linalg.norm(moments.mean)),
             "std": float(np.sqrt(moments.variance.mean())),
         }
+    if partial := activations.partial():
+        print_progress(partial)
     if options.json:
         print(json.dumps(statistics, indent=2))
         return 0
-    print(f"{'point':<20} {'tokens':>12} {'|mean|':>10} {'std':>10}")
+    print(f"{'point':<20} {'tokens':>12} {'rms norm':>10} {'|mean|':>10} {'std':>10}")
     for point, values in statistics.items():
-        print(f"{point:<20} {values['tokens']:>12} {values['mean_norm']:>10.4g} {values['std']:>10.4g}")
+        numbers = (f"{values[name]:>10.4g}" for name in ("rms_norm", "norm_of_mean", "std"))
+        print(f"{point:<20} {values['tokens']:>12} {' '.join(numbers)}")
     return 0
 
 
@@ -154,7 +165,8 @@ def _verify(options: argparse.Namespace, activations: Activations) -> int:
         return 1 if problems else 0
     for problem in problems:
         print(problem)
-    print(f"{options.run}: {len(activations.names)} shards, {len(held)} documents, {len(problems)} problems")
+    counts = (len(activations.names), "shard"), (len(held), "document"), (len(problems), "problem")
+    print(f"{options.run}: {', '.join(count_of(*count) for count in counts)}")
     return 1 if problems else 0
 
 

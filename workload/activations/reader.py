@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from workload import command, count_of
 from workload.activations.shard import OF_SHARDS, SUFFIX, Shard, index
 from workload.activations.statistics import Moments
 from workload.errors import DataError
@@ -105,6 +106,19 @@ class Activations:
         run, present = self.run(), {int(path[1]) for name in self.names if (path := _NAME.fullmatch(name))}
         return [stream for stream in range(run[1]) if stream not in present] if run else []
 
+    def partial(self) -> str:
+        """Return a warning with the number of shards and streams that are missing; empty if none is."""
+        present: dict[int, list[str]] = {}
+        for name in self.names:
+            if path := _NAME.fullmatch(name):
+                present.setdefault(int(path[1]), []).append(name)
+        missing = sum(self.open(names[0]).about.shards - len(names) for names in present.values())
+        of_begun = f"{count_of(missing, 'shard')} of {count_of(len(present), 'stream')}" if missing else ""
+        without = f"all shards of {count_of(len(absent), 'stream')}" if (absent := self.absent()) else ""
+        if not (lacking := " and ".join(filter(None, (of_begun, without)))):
+            return ""
+        return f"{self.url}: lacks {lacking}; `{command('activations', 'verify', self.url)}` names them"
+
     @property
     def points(self) -> tuple[str, ...]:
         """Names of the points kept."""
@@ -151,7 +165,9 @@ class Activations:
             DataError: no committed shard holds it.
         """
         if id not in self._where:
-            fix = "wait until it is extracted, or see rejected.jsonl beside the streams"
+            fix = "see the names in the shards' ids, and in rejected.jsonl beside the streams"
+            if self.partial():
+                fix = "wait until it is extracted, or see rejected.jsonl beside the streams"
             raise DataError(f"{self._store.url}: holds no document {id!r}\n    fix: {fix}")
         name, place = self._where[id]
         shard = self.open(name)

@@ -255,9 +255,9 @@ class Shard:
 
     def _place(self, key: str) -> _Place:
         if key not in self._places:
-            points = self.about.points
-            near = difflib.get_close_matches(key, points, n=3, cutoff=0.4)
-            raise DataError(f"{self._name}: keeps no {key}\n    fix: one of {', '.join(near or points)}")
+            tensors = (*self.about.points, "tokens", "positions")
+            near = difflib.get_close_matches(key, tensors, n=3, cutoff=0.4)
+            raise DataError(f"{self._name}: keeps no {key}\n    fix: one of {', '.join(near or tensors)}")
         return self._places[key]
 
     def _whole(self, key: str) -> NDArray[Any]:

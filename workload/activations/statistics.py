@@ -39,3 +39,8 @@ class Moments:
     def variance(self) -> Floats:
         """Population variance: divided by `count`."""
         return self.deviations / max(self.count, 1)
+
+    @property
+    def rms_norm(self) -> float:
+        """Root mean square of the norms of the tensors."""
+        return float(np.sqrt((self.mean**2 + self.variance).sum()))

@@ -19,6 +19,7 @@ from itertools import islice
 from pathlib import Path
 from typing import IO
 
+from views.counts import counted
 from workload.data import conversations
 from workload.data.conversations import Encoded
 from workload.data.sources import LINES, PARQUET, REJECTED, Reading, Sample, Sources, usable
@@ -130,7 +131,7 @@ def prepare(
         (out / PROGRESS).unlink()
         (out / REJECTED).unlink(missing_ok=True)
         names = ", ".join(map(str, sources))
-        of = f"in {len(files)} files{': ' + summary.reasons() if summary.rejected else ''}"
+        of = f"in {counted(len(files), 'file')}{': ' + summary.reasons() if summary.rejected else ''}"
         desired = "conversations" if chats else "UTF-8 text"
         fix = f"name text, {' '.join(LINES)} or {' '.join(PARQUET)}; of compressed ones .gz is read"
         raise DataError(f"--source {names}: holds no {desired} {of}\n    fix: {fix}")

@@ -14,19 +14,23 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from settings_schema import foreign
 from workload.data import stream as streams
 from workload.data.sources import REJECTED, Reading, Sample
 from workload.data.stream import About
 from workload.data.tokenizers import Tokenizer
 from workload.errors import DataError
+from workload.runs.errors import MissingObjectError
 from workload.runs.store import Store
 
 INDEX = streams.INDEX
 _UPLOADS = 8  # at once
+_REPORT_EVERY_S = 15.0
 _MOST_ROLES = 255  # of a byte a token
 _BATCH = 1024  # samples that are tokenized at once, on all cores
 
@@ -99,7 +103,7 @@ def split(
         reasons[kind or reason.partition(":")[0]] += 1
 
     # Put each usable sample into its stream, and the others aside.
-    reported = time.monotonic()
+    begun, due_s = time.monotonic(), 2.0
     for number, sample, tokens in _tokenized(reading, tokenizer, rules):
         part = parts[number % rules.streams]
         if sample.problem:
@@ -121,9 +125,9 @@ def split(
             part.samples.append(number)
             part.ids.append(sample.name)
             part.roles.append(_roles(sample, tokens, tokenizer, roles))
-        if progress and time.monotonic() > reported + 2:
-            reported = time.monotonic()
-            progress(f"{number + 1} samples, {len(aside)} rejected")
+        if progress and (took_s := time.monotonic() - begun) > due_s:
+            due_s = took_s + _REPORT_EVERY_S
+            progress(f"{number + 1:,} samples, {(number + 1) / took_s:,.0f}/s, {len(aside)} rejected")
     if not seen:
         first = f": {aside[0]['where']} {aside[0]['reason']}" if aside else ""
         fix = fix or "name other sources"
@@ -157,6 +161,8 @@ def split(
     counted = sum(len(tokens) for part in parts for tokens in part.tokens)
     index = {
         "source_sha256": about.source_sha256,
+        "tokenizer": about.tokenizer,
+        "tokenizer_sha256": about.tokenizer_sha256,
         "samples": len(seen),
         "tokens": counted,
         "rejected": dict(reasons),
@@ -164,7 +170,8 @@ def split(
     }
     # The index comes last: with it the streams are complete.
     _put_all(out, files, progress)
-    _put(out, INDEX, (json.dumps(index, indent=2) + "\n").encode())
+    if not _indexed(out, index):
+        _put(out, INDEX, (json.dumps(index, indent=2) + "\n").encode())
     return Split(len(seen), counted, tuple(sorted(files.keys() - {REJECTED})), dict(reasons))
 
 
@@ -217,6 +224,15 @@ def _put_all(out: Store, files: Mapping[str, bytes], progress: Callable[[str], N
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
+
+
+def _indexed(out: Store, index: Mapping[str, Any]) -> bool:
+    """Return True if the index is there, perhaps of an earlier version that had fewer facts."""
+    try:
+        was = foreign.parse(out.read(INDEX))
+    except (MissingObjectError, ValueError):
+        return False
+    return bool(was) and {key: index.get(key) for key in was} == was
 
 
 def _put(out: Store, name: str, raw: bytes) -> None:

@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from settings_schema import foreign
+from workload import command
 from workload.data.stream import Stream
 from workload.errors import ConfigError, HopelessError, Problem
 from workload.extract import packing, points, positions
 from workload.extract.config import Config
 from workload.extract.points import Wanted
 from workload.extract.weights import Weights
-from workload.model.architecture import Architecture
 from workload.runs.store import Store
 from workload.train.record import refuse_other
 
@@ -38,7 +38,7 @@ def selected(
     """
     wanted, problems = points.parse(config.extract.points, weights.arch)
     kept_T, of_positions = positions.parse(config.extract.positions, stream)
-    problems += _problems(config, stream, weights.name, weights.arch) + of_positions
+    problems += _problems(config, stream, weights) + of_positions
     if problems:
         raise ConfigError("workload extract", problems)
     if present:
@@ -46,7 +46,7 @@ def selected(
     return wanted, kept_T
 
 
-def _problems(config: Config, stream: Stream, model: str, arch: Architecture) -> list[Problem]:
+def _problems(config: Config, stream: Stream, weights: Weights) -> list[Problem]:
     problems = []
     rows, lengths = config.extract.row_tokens, stream.lengths()
     longest = max(lengths, default=0)
@@ -55,9 +55,14 @@ def _problems(config: Config, stream: Stream, model: str, arch: Architecture) ->
         rule = f"is less than the longest document, {worst!r} of {longest} tokens"
         fix = f"{longest} or more, 0 to choose it, or reject long documents: --max-tokens {rows}"
         problems.append(Problem("extract.row_tokens", str(rows), rule, fix))
-    if stream.about.vocab_size > arch.vocab_size:
-        rule = f"was made with {stream.about.vocab_size} tokens, {model} knows {arch.vocab_size}"
-        fix = "make the streams with the model's own tokenizer"
+    about, vocab_size = stream.about, weights.arch.vocab_size
+    rule = ""
+    if weights.tokenizer_sha256 not in ("", about.tokenizer_sha256):
+        rule = f"was made with another tokenizer, {about.tokenizer}, than the one of {weights.name}"
+    elif about.vocab_size > vocab_size:
+        rule = f"was made with {about.vocab_size} tokens, {weights.name} knows {vocab_size}"
+    if rule:
+        fix = f"{command('data', 'streams')} … --tokenizer FOLDER, of the model's own tokenizer.json"
         problems.append(Problem("--stream", stream.url, rule, fix))
     return problems
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from workload import arguments as arguments_of
-from workload import command, print_progress
+from workload import command, count_of, print_progress
 from workload.activations import pickles
 from workload.activations.reader import Activations
 from workload.errors import ConfigError, Problem, StoreError, TakenError, WorkloadError
@@ -17,6 +17,7 @@ from workload.host import chips
 from workload.host.heartbeat import Heartbeat
 from workload.runs import location
 
+_LARGEST_DOWNLOAD_BYTES = 1 << 28  # of a stream that an estimate checks
 _EXAMPLES = """  workload extract qwen2.5-0.5b.toml --stream gs://my-project-checkpoints/streams/stream_000.safetensors
   workload extract mine.toml --stream streams/stream_000.safetensors --dir /tmp/extracting
   workload extract mine.toml --stream ... --set 'extract.points=["resid_post.12", "mlp_out.*"]' --name two"""
@@ -62,7 +63,7 @@ def _estimate(options: argparse.Namespace) -> int:
     from workload.data.stream import read
     from workload.extract import checks, points, positions
     from workload.extract.estimate import of_source
-    from workload.extract.weights import find
+    from workload.extract.weights import described
     from workload.model import huggingface
     from workload.preflight.slices import of_a_host
     from workload.runs.store import open_store
@@ -72,11 +73,11 @@ def _estimate(options: argparse.Namespace) -> int:
     url, of_url = _url(options)
     placed = bool(options.dir or os.environ.get("CHECKPOINT_BUCKET"))  # an estimate needs no place
     problems += [problem for problem in of_url if placed or problem.path == "--name"]
-    problems += _of_format(options)
+    problems += [*_of_format(options), *_of_stream(options.stream)]
     extract = config.extract
     of_positions = positions.unknown(extract.positions)
     with _of_hosts([*problems, *points.unknown(extract.points), *of_positions]):
-        weights = find(config.model.weights, options.dir)
+        weights = described(config.model.weights, options.dir)
         arch = weights.arch
     wanted, of_points = points.parse(extract.points, arch)
     if problems := problems + of_points + of_positions:
@@ -99,8 +100,10 @@ def _estimate(options: argparse.Namespace) -> int:
             with _noted():
                 checks.refuse_other_run(open_store(url), given, compared_chips=False)
     if options.json:
-        facts = {"tokens": estimate.tokens, "kept": estimate.kept, "size_bytes": estimate.size_bytes}
-        print(json.dumps(facts | {"predicted_host_hours": estimate.hours(chips)}))
+        facts: dict[str, float] = {"tokens": estimate.tokens, "kept": estimate.kept}
+        facts["size_bytes"] = estimate.size_bytes
+        facts["predicted_host_hours"] = estimate.hours(chips)
+        print(json.dumps(facts | {"storage_dollars_per_month": estimate.monthly_dollars}))
     else:
         print(estimate.text(chips))
     return 0
@@ -140,11 +143,8 @@ def _run(options: argparse.Namespace, heartbeat: Heartbeat) -> int:
         fix = f"name their folder, {folder}: each slice takes the stream of its number"
         problems.append(Problem("--stream", stream, "would be extracted by all slices of this job", fix))
     elif not stream.endswith(".safetensors"):
-        if "://" not in stream and not Path(stream).is_dir():
-            rule = "is not a stream" if Path(stream).exists() else "no such folder"
-            dealing = command("data", "streams")
-            fix = f"name a stream, or the folder, that `{dealing} --source … --out …` wrote"
-            problems.append(Problem("--stream", stream, rule, fix))
+        if wrong := _of_stream(stream, required=True):
+            problems += wrong
         elif not member and (local := _local_streams(stream)):
             chosen = local  # in sequence
         elif not member.isdecimal():
@@ -168,6 +168,17 @@ def _run(options: argparse.Namespace, heartbeat: Heartbeat) -> int:
 def _url(options: argparse.Namespace) -> tuple[str, list[Problem]]:
     """Return the URL of the run, and problems of its name and place."""
     return location.of_run("extractions", options.name or Path(options.config).stem, options.dir)
+
+
+def _of_stream(stream: str, required: bool = False) -> list[Problem]:
+    """Return the problem of a path that is no folder or stream; `required`: by a start on this machine."""
+    if "://" in stream or stream.endswith(".safetensors") or Path(stream).is_dir():
+        return []
+    if not required and not Path(stream).exists():
+        return []
+    rule = "is not a stream" if Path(stream).exists() else "no such folder"
+    fix = f"name a stream, or the folder, that `{command('data', 'streams')} --source … --out …` wrote"
+    return [Problem("--stream", stream, rule, fix)]
 
 
 def _of_format(options: argparse.Namespace) -> list[Problem]:
@@ -203,13 +214,16 @@ def _local_streams(folder: str) -> list[str]:
 
 
 def _to_check(stream: str) -> list[str]:
-    """Return the streams that an estimate checks: all of a local folder, the first one of a bucket's."""
+    """Return the streams that an estimate checks: all of a local folder, a bucket's first if it is short."""
     from workload.runs.store import open_store
 
     if stream.endswith(".safetensors"):
         return [stream]
-    names = [name for name in open_store(stream).list("stream_") if name.endswith(".safetensors")]
-    return [f"{stream.rstrip('/')}/{name}" for name in (names[:1] if "://" in stream else names)]
+    sizes = open_store(stream).sizes("stream_")
+    names = sorted(name for name in sizes if name.endswith(".safetensors"))
+    if "://" in stream:
+        names = [name for name in names[:1] if sizes[name] <= _LARGEST_DOWNLOAD_BYTES]
+    return [f"{stream.rstrip('/')}/{name}" for name in names]
 
 
 def _extract(
@@ -231,7 +245,7 @@ def _extract(
         pickles.by_layer(extraction.points, options.point)  # refuse before hours of work
     with lease:
         summary = extraction.go()
-    shards = f"{summary.shards} shards of {summary.samples} samples"
+    shards = f"{count_of(summary.shards, 'shard')} of {count_of(summary.samples, 'sample')}"
     created = f"{summary.made} made here" + (
         f", {summary.taken} by another meanwhile" if summary.taken else ""
     )

@@ -1,7 +1,7 @@
 """Settings of an extraction: a TOML file, overrides on the command line, rules beside each."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 
 from settings_schema.rules import at_least, one_of
@@ -23,11 +23,11 @@ class ModelConfig:
 class ExtractConfig:
     """Tensors to keep, and their computation."""
 
-    # points to store: "resid_post.12", "mlp_out.*", "final_norm"; "attn_z.3.h5": one head; or a regular
-    # expression on whole names, "re:resid_(pre|post)\\.[0-7]"
+    # points to store, "a,b" or a list: "resid_post.12", "mlp_out.*", "final_norm"; "attn_z.3.h5": one head;
+    # or a regular expression on whole names, "re:resid_(pre|post)\\.[0-7]"
     points: WORDS = ()
     # tokens to store of each document: "all", "last", "every:8" (0, 8, …), "role:assistant" (with --chat),
-    # or numbers: "5" from the beginning, "-2" from the end; a list stores their union
+    # or numbers: "5" from the beginning, "-2" from the end; several, "last,0" or a list, store their union
     positions: WORDS = ("all",)
     dtype: str = ruled("bfloat16", one_of("float32", "bfloat16"))  # dtype of computation and shards
     batch_tokens: int = ruled(16384, at_least(128))  # approximate tokens of a batch, over all chips
@@ -61,4 +61,5 @@ def load(name: str, overrides: Sequence[str] = ()) -> Config:
         problems.append(Problem("model.weights", '""', "must name a folder of weights", fix))
     if problems:
         raise ConfigError(name, problems)
-    return config
+    positions = tuple(word.strip() for words in config.extract.positions for word in words.split(","))
+    return replace(config, extract=replace(config.extract, positions=positions))

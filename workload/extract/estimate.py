@@ -44,6 +44,11 @@ class Estimate:
         """Bytes of all shards, about."""
         return self.kept * self.token_bytes
 
+    @property
+    def monthly_dollars(self) -> float:
+        """Price of a month of storage."""
+        return self.size_bytes / 2**30 * STORAGE_DOLLARS_PER_GIB_MONTH
+
     def hours(self, chips: int) -> float:
         """Predict the time on a host with `chips`, of arithmetic or writing, whichever takes longer."""
         return max(self._computing_s(chips), self._writing_s) / 3600
@@ -57,7 +62,7 @@ class Estimate:
 
     def text(self, chips: int) -> str:
         """Return a line; `chips` of a TPU host, 0 where no time is predicted."""
-        dollars = self.size_bytes / 2**30 * STORAGE_DOLLARS_PER_GIB_MONTH
+        dollars = self.monthly_dollars
         paid = f"${dollars:,.2f}" if dollars >= 0.01 else "less than $0.01"
         time = ""
         if chips:

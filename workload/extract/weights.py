@@ -3,10 +3,13 @@
 
 from typing import Any, Protocol
 
+from workload import folders
 from workload.model.architecture import Architecture
 from workload.model.decoder import Params
 from workload.model.generation import Generation
 from workload.train import base
+
+_DESCRIPTIONS = ("config.json", "tokenizer.json")
 
 
 class Weights(Protocol):
@@ -27,11 +30,22 @@ class Weights(Protocol):
     def generation(self) -> Generation:
         """Begin and end tokens."""
 
+    @property
+    def tokenizer_sha256(self) -> str:
+        """Identity of its own tokenizer.json; empty if it has none."""
+
     def check(self) -> None:
         """Raise if the weights don't match `arch`."""
 
     def load(self, model: Architecture, abstract: Params) -> Params:
         """Load parameters of the first `model.layers` layers, placed and cast like `abstract`."""
+
+
+def described(weights: str, root: str | None) -> Weights:
+    """Return the weights for an estimate: a bucket's folder that isn't mounted here without its tensors."""
+    if weights.startswith("gs://") and not folders.MOUNT.is_dir():
+        return base.Folder(folders.downloaded(weights, _DESCRIPTIONS), weights)
+    return find(weights, root)
 
 
 def find(weights: str, root: str | None) -> Weights:

@@ -14,6 +14,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Literal, Self
 
@@ -30,6 +31,7 @@ _PATIENCE_S = 20.0  # with an unresponsive bucket or metadata server
 _FULL_BYTES = 64 << 20  # free on the boot disk; with less, booting and logging in fail
 _WHY_LENGTH = 200
 _ATTRIBUTE = "tpu/job"
+_QUOTA_S = 61.0  # after which Google takes another ten queries: metadata.py
 
 
 class Heartbeat:
@@ -47,11 +49,21 @@ class Heartbeat:
         at_least_every_s: float = _AT_LEAST_EVERY_S,
         command: str = "",
         probe: Callable[[], dict[str, float]] = dict,
+        began_s: float | None = None,
     ) -> None:
         """Write nothing yet, and nothing at all without a bucket.
 
-        `probe` supplies further numbers for each event.
+        Args:
+            bucket: of the heartbeats.
+            node: name of the slice's node.
+            worker: number in its node.
+            every_s: shortest time between two heartbeats.
+            at_least_every_s: longest time between two.
+            command: id of the command.
+            probe: supplies further numbers for each event.
+            began_s: start of the job by this host's clock; default: now.
         """
+        self._began_s = time.time() if began_s is None else began_s
         self._probe, self._numbers = probe, dict[str, float]()
         self._since: dict[str, float] = {}  # when `step` and `checkpoint` last advanced
         self._bucket, self._node, self._worker, self._command = bucket, node, worker, command
@@ -64,7 +76,12 @@ class Heartbeat:
         self._thread = threading.Thread(target=self._loop, name="heartbeat", daemon=True)
 
     @classmethod
-    def of_host(cls, environment: Mapping[str, str], probe: Callable[[], dict[str, float]] = dict) -> Self:
+    def of_host(
+        cls,
+        environment: Mapping[str, str],
+        probe: Callable[[], dict[str, float]] = dict,
+        began_s: float | None = None,
+    ) -> Self:
         """Return the heartbeat of the worker that the environment describes; else an inert one.
 
         A task of Slurm's has none: its host's heartbeat is slurmd's.
@@ -83,7 +100,8 @@ class Heartbeat:
         in_node = max(1, int(workers) // max(1, int(slices)))
         command = environment.get("TPU_COMMAND", "")
         bucket_client = Bucket(bucket, patience_s=_PATIENCE_S)
-        return cls(bucket_client, node, int(worker) % in_node, command=command, probe=probe)
+        own = int(worker) % in_node
+        return cls(bucket_client, node, own, command=command, probe=probe, began_s=began_s)
 
     def report(self, **facts: str | int) -> None:
         """Update facts without waiting.
@@ -111,8 +129,9 @@ class Heartbeat:
     def end(self, state: Literal["done", "failed"] | None, why: BaseException | None = None) -> None:
         """Report the end of the job, with its error if it failed; only the first call counts.
 
-        Returns once it is in the bucket, or after 40 s. None stops without a report and without
-        waiting: the job was preempted, or another attempt has taken over.
+        Returns once it is in the bucket, or after 40 s; a minute later if Google dropped the guest attribute
+        of an end for good, without which no controller believes it. None stops without a report and
+        without waiting: the job was preempted, or another attempt has taken over.
         """
         with self._changed:
             if self._state != "running":
@@ -122,7 +141,7 @@ class Heartbeat:
                 self._facts["why"] = " ".join(str(why).split())[:_WHY_LENGTH] or type(why).__name__
             self._changed.notify()
         if state and self._bucket:
-            self._thread.join(2 * _PATIENCE_S)
+            self._thread.join(2 * _PATIENCE_S + (_QUOTA_S if self._for_good(state) else 0.0))
 
     def __enter__(self) -> Self:
         if self._bucket:
@@ -141,6 +160,8 @@ class Heartbeat:
             self.print_event(state)
             self._write_attribute(state, facts)
             self._write(state, facts)
+            if self._for_good(state):
+                self._attest(state, facts)
             if state != "running":
                 return
             with self._changed:
@@ -170,13 +191,26 @@ class Heartbeat:
         else:
             self._attributes = True
 
+    def _for_good(self, state: str) -> bool:
+        return state == "done" or bool(self._facts.get("final"))
+
+    def _attest(self, state: str, facts: dict[str, str | int]) -> None:
+        """Write the guest attribute once more if it was dropped, as after many starts in a minute."""
+        if not self._attributes:
+            return
+        with suppress(HostError, OSError, ValueError):
+            if f'"state": "{state}"' not in (read(f"instance/guest-attributes/{_ATTRIBUTE}") or ""):
+                time.sleep(_QUOTA_S)
+                self._write_attribute(state, facts)
+
     def _write(self, state: str, facts: dict[str, str | int]) -> None:
         assert self._bucket
         name = f"heartbeats/{self._node}/worker-{self._worker}"
         try:
             instance = read("instance/id")
             disk = "full" if shutil.disk_usage("/").free < _FULL_BYTES else ""
-            known = {"command": self._command, "instance": instance, "disk": disk}
+            began = f"{self._began_s:.3f}"
+            known = {"command": self._command, "instance": instance, "disk": disk, "began_s": began}
             heartbeat = {"state": state, **facts, **{key: value for key, value in known.items() if value}}
             about = {"version": 1, "node": self._node, "worker": self._worker}
             updated = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

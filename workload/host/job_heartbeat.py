@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -41,7 +42,7 @@ class Service:
     invocation: str
     code: int
     status: int
-    ran: bool
+    began_us: int  # of its last start, on the monotonic clock; 0: it hasn't begun
     stopped: bool  # by systemctl or a shutdown
 
     @classmethod
@@ -56,7 +57,7 @@ class Service:
             invocation=value["InvocationID"],
             code=int(value["ExecMainCode"] or 0),
             status=int(value["ExecMainStatus"] or 0),
-            ran=value["ExecMainStartTimestampMonotonic"] not in ("", "0"),
+            began_us=int(value["ExecMainStartTimestampMonotonic"] or 0),
             stopped=bool(stopped) and stopped == value["InvocationID"],
         )
 
@@ -65,13 +66,18 @@ class Service:
         """State to report; None during a transition, and before the first start (the barrier)."""
         if self.active == "active":
             return "running"
-        if not self.ran or self.active == "deactivating":
+        if not self.began_us or self.active == "deactivating":
             return None
         if self.active == "failed" or self.sub.startswith("auto-restart"):
             return "failed"
         if self.active == "inactive":
             return "done" if (self.code, self.status, self.stopped) == (_EXITED, 0, False) else "stopped"
         return None
+
+    @property
+    def began_s(self) -> float:
+        """Time of its last start by this host's clock; two calls differ by what that was set."""
+        return time.time() - (time.monotonic() - self.began_us / 1e6)
 
     @property
     def final(self) -> bool:
@@ -106,7 +112,7 @@ class JobHeartbeat:
         if state == "stopped":
             return
         if self._heartbeat is None:
-            self._heartbeat = Heartbeat.of_host(self._environment).__enter__()
+            self._heartbeat = Heartbeat.of_host(self._environment, began_s=service.began_s).__enter__()
         if state == "failed":
             line = self._line()
             if service.final:

@@ -38,6 +38,7 @@ class Brief:
         state: running, preempted, done or failed; `silent` if it runs by its status but no start holds it,
             `starting` if a start holds it and hasn't done a step.
         updated: when the status was written.
+        accelerator, zone, provisioning: of each slice, such as v6e-16, us-east5-b, spot.
         chips: of all slices.
         paid_h: hours of its starts, without the time between them.
         best: step of its best checkpoint, where it keeps one.
@@ -53,6 +54,9 @@ class Brief:
     goodput: float | None
     updated: str
     node: str
+    accelerator: str
+    zone: str
+    provisioning: str
     chip: str
     chips: int
     slices: int
@@ -172,6 +176,7 @@ def _brief(
         run, state or "silent", step, _count(status, "steps") or _count(train, "steps"),
         _number(status, "loss"), rate * chips if rate is not None and chips else None,
         time.goodput if time.starts else None, _text(status, "updated"), _text(status, "node"),
+        _text(status, "accelerator"), _text(status, "zone"), _text(status, "provisioning"),
         _text(rounding, "chip"), chips, max(1, _count(rounding, "slices")),
         (time.wall_s - time.accounts_s["down"]) / 3600, _number(status, "left_s"),
         _count(status, "best") or None, _number(status, "best_loss"),

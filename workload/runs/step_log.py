@@ -72,8 +72,26 @@ class StepLog:
         best: returns the run's best step so far and its loss, for the status; None: there is none.
     """
 
-    def __init__(self, store: Store, run: str, node: str, steps: int, strict: bool = False):
-        """Open the log; nothing is written before `begin`, `event` or `status`. `strict`: see `flush`."""
+    def __init__(
+        self,
+        store: Store,
+        run: str,
+        node: str,
+        steps: int,
+        strict: bool = False,
+        rented: Mapping[str, str] = {},
+    ):
+        """Open the log; nothing is written before `begin`, `event` or `status`.
+
+        Args:
+            store: of the run.
+            run: its name.
+            node: that trains it.
+            steps: of the whole run.
+            strict: see `flush`.
+            rented: how each slice is paid for, for the status: `accelerator`, `zone`, `provisioning`.
+        """
+        self._rented = rented
         self._store, self._run, self._node, self._steps, self._strict = store, run, node, steps, strict
         self._earlier: dict[str, bytes] = {}  # segments of earlier starts after the checkpoint
         self._differing = 0
@@ -232,6 +250,7 @@ class StepLog:
             "updated": events.now(),
             "run": self._run,
             "node": self._node,
+            **self._rented,
             **self._numbers,
             **({"best": best[0], "best_loss": best[1]} if best else {}),
             **({"steps_that_differ": self._differing} if self._differing else {}),

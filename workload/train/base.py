@@ -144,6 +144,12 @@ class Folder:
         """See `Generation.of_weights`."""
         return Generation.of_weights(self.path)
 
+    @cached_property
+    def tokenizer_sha256(self) -> str:
+        """Identity of the tokenizer.json in it; empty if there is none."""
+        file = self.path / f"{location.TOKENIZER}.json"
+        return hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else ""
+
     def check(self) -> None:
         """See `huggingface.check`."""
         huggingface.check(self.path, self.arch)
@@ -215,6 +221,12 @@ class Checkpoint:
         """See `Past.read`."""
         return self.past.generation
 
+    @cached_property
+    def tokenizer_sha256(self) -> str:
+        """Identity of the tokenizer.json that the run keeps; empty if there is none."""
+        names = self.store.list(f"{location.TOKENIZER}/{location.TOKENIZER}.json")
+        return hashlib.sha256(self.store.read(names[0])).hexdigest() if names else ""
+
     def check(self) -> None:
         """Raise RunError if the step isn't complete."""
         complete_step(self.store, self.step)
@@ -276,10 +288,9 @@ class Checkpoint:
             raise WeightsError(
                 f"{self._shown}: {len(problems)} {noun} don't fit\n    {listed}\n    fix: {fix}"
             )
-        for name in self.store.list(f"{location.TOKENIZER}/{location.TOKENIZER}.json"):
-            if hashlib.sha256(self.store.read(name)).hexdigest() != tokenizer_sha256:
-                fix = "prepare the tokens with the tokenizer that lies in its folder"
-                raise WeightsError(f"{self._shown}: has another tokenizer than the tokens\n    fix: {fix}")
+        if self.tokenizer_sha256 not in ("", tokenizer_sha256):
+            fix = "prepare the tokens with the tokenizer that lies in its folder"
+            raise WeightsError(f"{self._shown}: has another tokenizer than the tokens\n    fix: {fix}")
 
     def _of_state(self, config: Config, stored: Params, state: Any) -> Iterator[str]:
         """Yield what keeps a run from continuing with the optimizer's state or the step."""

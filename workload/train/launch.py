@@ -37,6 +37,9 @@ _FIRST_S = 5.0
 # Variables of workers whose launcher takes 0 for done: of a JobSet, of Slurm.
 _LAUNCHED = ("JOB_WORKER", slurm.TASK)
 
+# Variables of hosts and pods that say how a slice is paid for, by their key in the run's status.
+_RENTED = {"accelerator": "ACCELERATOR_TYPE", "zone": "TPU_ZONE", "provisioning": "TPU_PROVISIONING"}
+
 
 def launch(
     config: Config,
@@ -79,7 +82,8 @@ def launch(
         store, node = open_store(url), environment.get("TPU_NAME", "")
         lease = Lease(store, node)
         if cluster.leader:
-            step_log = StepLog(store, run, node, config.train.steps, config.observe.strict)
+            rented = {key: environment[name] for key, name in _RENTED.items() if environment.get(name)}
+            step_log = StepLog(store, run, node, config.train.steps, config.observe.strict, rented)
             goodput.number = len(store.list("goodput/"))
         watch_metadata(environment)
         _cache_compiled(url, environment)

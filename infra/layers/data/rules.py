@@ -9,6 +9,7 @@ from infra.layers.data.settings import DataSettings
 from infra.settings.schema import Relation, Settings
 from infra.slices import nodes
 from infra.slices.paths import HOSTS
+from views.counts import counted
 
 
 def _throughput(settings: Settings, given: set[str]) -> Iterator[Problem]:
@@ -42,7 +43,7 @@ def _throughput_each(settings: Settings, given: set[str]) -> Iterator[Problem]:
         if disk.readers_at_any_throughput < hosts <= disk.max_readers and throughput < least:
             yield Problem(
                 "data:throughputMibps",
-                f"{throughput} for {hosts} hosts in {zone}",
+                f"{throughput} for {counted(hosts, 'host')} in {zone}",
                 f"more than {disk.readers_at_any_throughput} hosts of one Hyperdisk ML have at least"
                 f" {disk.min_throughput_mibps_per_reader} MiB/s each",
                 f"write {least} or more, or spread the slices over more zones",

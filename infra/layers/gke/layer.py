@@ -55,7 +55,7 @@ def _quotas(settings: Settings) -> Iterator[Use]:
 
 
 _ACTING = Acting(
-    "GKE nodes' account", "gke:nodeAccountUsers", lambda given: given[GkeSettings].node_account_id
+    "GKE nodes' account", "gke:nodeAccountUsers", lambda given: [given[GkeSettings].node_account_id]
 )
 _ROLES = (
     Role(

@@ -10,6 +10,7 @@ from infra.layers.gke.facts import MACHINES, machines_for
 from infra.layers.gke.pools import FLEX_START, QUEUED, provisioning
 from infra.layers.gke.settings import PoolSettings
 from infra.slices import sizes
+from views.counts import counted
 
 _SETTING = {"spot": "spot: true", "flex-start": "flexStart: true", "queued": "queued: true"}
 
@@ -67,6 +68,7 @@ def _machines(path: str, pool: PoolSettings) -> Iterator[Problem]:
     elif pool.num_nodes not in (None, nodes := kind.chips // given.chips):
         yield Problem(
             f"{path}.numNodes", str(pool.num_nodes),
-            f"a {kind.topology} slice of {given.name} has {nodes} nodes with {given.chips} chips each",
+            f"a {kind.topology} slice of {given.name} has {counted(nodes, 'node')} "
+            f"with {counted(given.chips, 'chip')} each",
             f"write {nodes}, or remove it",
         )  # fmt: skip

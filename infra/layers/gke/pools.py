@@ -13,6 +13,7 @@ from infra.layers.network.settings import NetworkSettings
 from infra.layers.storage.settings import StorageSettings
 from infra.settings.schema import Settings
 from infra.slices import sizes
+from views.counts import counted
 
 if TYPE_CHECKING:
     from infra.prices.row import PriceRow, Rate
@@ -51,14 +52,7 @@ class Pool:
     @property
     def hourly(self) -> float | None:
         """US dollars an hour while all nodes are there; None where no catalog knows the price."""
-        price = CATALOG.price(self.zone)
-        prices = {
-            ON_DEMAND: price.on_demand,
-            SPOT: price.spot,
-            FLEX_START: price.flex_start,
-            QUEUED: price.flex_start,
-        }
-        dollars = prices.get(self.provisioning)
+        dollars = chip_hourly(self.zone, self.provisioning)
         return None if dollars is None else self.kind.chips * dollars
 
     @property
@@ -95,6 +89,18 @@ class Pool:
             "scales": self.scales,
             "pricePerHour": self.hourly,
         }
+
+
+def chip_hourly(zone: str, provisioning: str) -> float | None:
+    """US dollars an hour of a chip, by a way of PROVISIONING; None where no catalog knows the price."""
+    price = CATALOG.price(zone)
+    prices = {
+        ON_DEMAND: price.on_demand,
+        SPOT: price.spot,
+        FLEX_START: price.flex_start,
+        QUEUED: price.flex_start,
+    }
+    return prices.get(provisioning)
 
 
 def region(settings: Settings) -> str:
@@ -162,7 +168,7 @@ def rows(settings: Settings) -> Iterator[PriceRow]:
         nodes = desired.cpu_pool_nodes * max(1, len(cpu_zones(settings)))
         machine, disk = f"machine.{desired.cpu_pool_machine_type}", f"disk.{desired.cpu_pool_disk_type}"
         parts = ((machine, nodes), (disk, nodes * desired.cpu_pool_disk_gib))
-        yield prices_row.row(f"{nodes} CPU nodes with their disks", region(settings), *parts)
+        yield prices_row.row(f"{counted(nodes, 'CPU node')} with disks", region(settings), *parts)
     alike: dict[str, list[Pool]] = {}
     for pool in pools(settings):
         alike.setdefault(pool.group, []).append(pool)

@@ -17,6 +17,7 @@ from infra.layers.network.settings import NetworkSettings
 from infra.prices.row import PriceRow, Rate, rate, row
 from infra.settings.schema import Settings
 from infra.slices import nodes
+from views.counts import counted
 
 _MOST_BILLED = 32  # machines of a gateway; more cost no more: https://cloud.google.com/nat/pricing
 
@@ -42,7 +43,7 @@ def _prices(settings: Settings) -> Iterable[PriceRow]:
         hosts[node.region] += node.kind.hosts
     for region, count in sorted(hosts.items()):
         parts = (("nat.host", min(count, _MOST_BILLED)), ("address", 1))
-        yield row(f"Cloud NAT, {count} hosts", region, *parts, idle=False)
+        yield row(f"Cloud NAT, {counted(count, 'host')}", region, *parts, idle=False)
 
 
 def _rates(settings: Settings) -> Iterable[Rate]:

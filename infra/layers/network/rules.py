@@ -12,6 +12,7 @@ from infra.settings.schema import Relation, Settings
 from infra.settings.unread import ReadWith, unread
 from infra.slices import nodes
 from infra.slices.paths import HOSTS, ZONES
+from views.counts import counted
 
 # https://cloud.google.com/vpc/docs/subnets#unusable-ip-addresses-in-every-subnet
 _ADDRESSES_KEPT = 4
@@ -46,7 +47,7 @@ def _room(settings: Settings, given: set[str]) -> Iterator[Problem]:
             bits = (hosts[region] + _ADDRESSES_KEPT - 1).bit_length()
             yield Problem(
                 f"network:subnetRanges.{region}",
-                f'"{text}" for {hosts[region]} hosts',
+                f'"{text}" for {counted(hosts[region], "host")}',
                 f"each host has an address, and Google keeps {_ADDRESSES_KEPT} of a subnet: {room} are left",
                 f"write a range of /{32 - bits} or larger",
             )

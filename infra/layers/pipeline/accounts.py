@@ -25,7 +25,6 @@ _ABOUT = {
 # What the names of people's grants on buckets begin with.
 _VERBS = {"records of runs": "records", "publish code": "publishes", "submit text": "submits",
           "ask for a retry or a cancel": "asks"}  # fmt: skip
-_ACTED_AS = (paths.ORCHESTRATOR, paths.TRIGGER, paths.BUILD)
 
 
 class PipelineAccounts(pulumi.ComponentResource):
@@ -78,7 +77,7 @@ class PipelineAccounts(pulumi.ComponentResource):
         self._deployers(accounts)
         self._people(child, buckets)
         self.all = [self.repository, *buckets, *accounts.values()]
-        emails = [paths.account(settings, which) for which in _ACTED_AS]
+        emails = [paths.account(settings, which) for which in paths.ACTED_AS]
         self.acting = once_it_may_act(settings.project, emails, self._users())
         self.register_outputs({})
 
@@ -134,7 +133,7 @@ class PipelineAccounts(pulumi.ComponentResource):
 
     def _deployers(self, accounts: dict[str, Account]) -> None:
         for user in self._users():
-            for which in _ACTED_AS:
+            for which in paths.ACTED_AS:
                 accounts[paths.account_id(self.settings, which)].user(user)
         for user in self.settings[PipelineSettings].account_users:  # whose programs run as it
             accounts[paths.account_id(self.settings, paths.VIEW)].user(user)

@@ -24,6 +24,7 @@ from infra.settings import commands
 from infra.settings.schema import Settings
 from infra.slices.nodes import Node, nodes, zones
 from infra.slices.settings import SliceSettings, TpuSettings
+from views.counts import counted
 
 if TYPE_CHECKING:
     from pulumi import ProviderResource
@@ -173,7 +174,9 @@ def _jobset_problems(
         rule = "the function submits as a member of the team"
         up = up_command("queue", settings.environment)
         fix = f"add {member} to the members of {team.name}, then {up}"
-        yield Problem(f"queue:teams ({team.name})", f"{len(team.members)} members without it", rule, fix)
+        yield Problem(
+            f"queue:teams ({team.name})", f"{counted(len(team.members), 'member')} without it", rule, fix
+        )
     if not submittable:
         return
     try:

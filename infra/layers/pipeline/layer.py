@@ -88,7 +88,7 @@ def _rates(settings: Settings) -> Iterable[Rate]:
 _ACTING = Acting(
     "pipeline's accounts",
     "pipeline:accountUsers",
-    lambda given: paths.account_id(given, paths.ORCHESTRATOR),  # its build's and the trigger's are alike
+    lambda given: [paths.account_id(given, which) for which in paths.ACTED_AS],
 )
 _ROLES = (
     Role(
@@ -162,6 +162,14 @@ _TRANSIENT_ERRORS = {
     ),
 }
 
+
+def _following(settings: Settings) -> str:
+    desired, environment = settings[PipelineSettings], settings.environment
+    if desired.code is None:
+        return f"tpu pipeline publish {environment}"
+    return f"tpu pipeline run {environment} gs://{desired.raw_bucket_name}/FOLDER/"
+
+
 LAYER = Layer(
     name="pipeline",
     reads=("storage", "network"),
@@ -198,6 +206,7 @@ LAYER = Layer(
         missing_grant=access.of_the_build,
         transient_errors=_TRANSIENT_ERRORS,
         quotas=_quotas,
+        following=_following,
         metrics=watched.METRICS,
         alerts=watched.ALERTS,
     ),

@@ -14,7 +14,7 @@ from infra.layers.queue.names import queue_role_id
 from infra.layers.queue.outputs import QueueOutputs
 from infra.layers.queue.rules import RULES
 from infra.layers.queue.settings import QueueSettings
-from infra.layers.queue.team import held_by
+from infra.layers.queue.team import first_job, held_by
 from infra.settings.schema import Settings
 
 if TYPE_CHECKING:
@@ -89,6 +89,7 @@ LAYER = Layer(
     hooks=Hooks(
         after=("pipeline",),  # whose account may be a member of a team
         lacking=images.lacking,
+        following=first_job,
         rendered=Rendered(read=manifests.files, variable=manifests.FOLDER_VARIABLE),
     ),
     program=deferred(f"{__package__}.program"),

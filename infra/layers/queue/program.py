@@ -242,8 +242,7 @@ def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]
     if own:
         Secrets(settings, storage.project_number, google)
     commands = [
-        f"tpu job submit {settings.environment} {team.name} -- train tiny.toml --name {team.name}"
-        for team in teams(settings)
+        f"tpu job submit {settings.environment} {team.name} -- train tiny.toml" for team in teams(settings)
     ]
     return QueueOutputs(
         cluster_queue=pulumi.Output.from_input(CLUSTER_QUEUE),

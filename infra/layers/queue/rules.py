@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 
 from infra.catalog import region_of
 from infra.core.layer import up_command
@@ -86,7 +86,7 @@ def _chips(settings: Settings, given: set[str]) -> Iterator[Problem]:
 
 def _quotas(settings: Settings, given: set[str]) -> Iterator[Problem]:
     groups = {pool.group: pool for pool in pools(settings)}
-    have, used = Counter[str](), Counter[str]()
+    have, quotas = Counter[str](), defaultdict[str, list[tuple[str, str, int]]](list)
     for pool in pools(settings):
         have[flavor(pool.outputs()).name] += pool.kind.chips
     desired = settings[QueueSettings].teams
@@ -113,11 +113,20 @@ def _quotas(settings: Settings, given: set[str]) -> Iterator[Problem]:
                     rule = f"jobs take whole slices, and each of {quota.pool} has {chips} chips"
                     fix = f"write {value - value % chips} or {value - value % chips + chips}"
                     yield Problem(f"{where}.{key}", str(value), rule, fix)
-            kind = flavor(known.outputs()).name
-            used[kind] += quota.chips
-            if used[kind] > have[kind]:
-                rule = f"the pools of that kind have {have[kind]} chips, and quotas up to here {used[kind]}"
-                yield Problem(f"{where}.chips", str(quota.chips), rule, "write less, or add pools")
+            quotas[flavor(known.outputs()).name].append((f"{where}.chips", team.name, quota.chips))
+    for kind, of_kind in quotas.items():
+        yield from _too_large(have[kind], of_kind)
+
+
+def _too_large(have: int, quotas: Sequence[tuple[str, str, int]]) -> Iterator[Problem]:
+    """Yield problems of quotas of pools with `have` chips of one kind; each is path, team and chips."""
+    rule, fix = f"the pools of that kind have {have} chips", "write less, or add pools"
+    alone = [(path, chips) for path, _, chips in quotas if chips > have]
+    for path, chips in alone:
+        yield Problem(path, str(chips), rule, fix)
+    if not alone and (total := sum(chips for _, _, chips in quotas)) > have:
+        parts = ", ".join(f"{chips} chips of {team}" for _, team, chips in quotas)
+        yield Problem("queue:teams", f"quotas of {parts}", f"{rule}, not {total}", fix)
 
 
 def _data(settings: Settings, given: set[str]) -> Iterator[Problem]:

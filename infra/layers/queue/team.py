@@ -58,6 +58,14 @@ def teams(settings: Settings) -> tuple[Team, ...]:
     )
 
 
+def first_job(settings: Settings, team: str = "") -> str:
+    """Return the command that submits a job of a team, by default the first; "" without one."""
+    named = [team] if team else [item.name for item in settings[QueueSettings].teams]
+    pools = settings[GkeSettings].tpu_pools
+    pool = f" --pool {pools[0].name}" if len(pools) > 1 else ""
+    return f"tpu job submit {settings.environment} {named[0]}{pool} -- train tiny.toml" if named else ""
+
+
 def secret_names(settings: Settings) -> list[str]:
     """Return the secrets that teams have, once each; none without the layer."""
     queue = settings.get(QueueSettings)

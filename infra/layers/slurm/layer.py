@@ -83,7 +83,7 @@ def _offers(settings: Settings) -> Iterator[Offer]:
 _ACTING = Acting(
     "Slurm machines' accounts",
     "slurm:accountUsers",
-    lambda given: names.account_id(given, names.CONTROLLER),
+    lambda given: [names.account_id(given, role) for role in names.ROLES],
 )
 _ROLES = (
     Role(
@@ -166,6 +166,7 @@ LAYER = Layer(
         acting=_ACTING,
         quotas=_quotas,
         offers=_offers,
+        following=lambda given: f"tpu slurm submit {given.environment} job.sbatch",
         bundle=startup.BUNDLE,
         metrics=watched.METRICS,
         alerts=watched.ALERTS,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from infra.core.layer import Hooks, Layer, Named, Place, deferred
+from infra.core.layer import Acting, Hooks, Layer, Named, Place, deferred
 from infra.core.providers import GOOGLE
 from infra.core.secrets import GRANTING
-from infra.google.role import Role
+from infra.google.role import ACT_AS, Role
 from infra.layers.storage.names import (
     HOSTS,
     controller_account_id,
@@ -169,6 +169,13 @@ LAYER = Layer(
             "projects/{project}/locations/{location}/repositories/{repository} {role} {member}"
         ),
     },
-    hooks=Hooks(claims=_claims),
+    hooks=Hooks(
+        acting=Acting(
+            ACT_AS.on,
+            "storage:serviceAccountUsers",
+            lambda given: [given[StorageSettings].service_account_id],
+        ),
+        claims=_claims,
+    ),
     program=deferred(f"{__package__}.program"),
 )

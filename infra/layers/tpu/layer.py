@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from infra.core import names
-from infra.core.layer import Hooks, Layer, deferred, up_command
+from infra.core.layer import Hooks, Layer, deferred
 from infra.core.providers import GOOGLE
 from infra.google.role import ACT_AS, TPU_ADMIN
 from infra.layers.tpu.outputs import TpuOutputs
@@ -30,12 +30,8 @@ def _at_google(settings: Settings) -> dict[str, str]:
     return {id_: f"https://tpu.googleapis.com/v2/{id_}" for id_ in ids}
 
 
-def _missing_grant(settings: Settings, message: str) -> str:
-    """Return how an account comes to start hosts; see `Hooks.missing_grant`."""
-    if ACT_AS.permissions[0].lower() not in message.lower():
-        return ""
-    up = up_command("storage", settings.environment)
-    return f"{ACT_AS.name} on the hosts' account: user:YOU in storage:serviceAccountUsers, then {up}"
+def _following(settings: Settings) -> str:
+    return f"tpu status {settings.environment}" if settings[TpuSettings].slices else ""
 
 
 LAYER = Layer(
@@ -54,6 +50,6 @@ LAYER = Layer(
     at_google=_at_google,
     holds="members",
     held_by=lambda given: names.labels(given.environment, "tpu"),
-    hooks=Hooks(missing_grant=_missing_grant),
+    hooks=Hooks(following=_following),
     program=deferred(f"{__package__}.program"),
 )

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from infra.catalog import region_of
 from infra.core.layer import up_command
 from infra.errors import Problem
+from infra.layers.data.settings import DataSettings
 from infra.layers.network.settings import NetworkSettings
 from infra.layers.storage.settings import StorageSettings
 from infra.settings import commands
@@ -121,6 +122,12 @@ def _mounted(settings: Settings, given: set[str]) -> Iterator[Problem]:
         yield from commands.elsewhere(f"tpu:slices[{i}].run", slice_.run or "", bucket)
 
 
+def _on_disk(settings: Settings, given: set[str]) -> Iterator[Problem]:
+    data, bucket = settings.get(DataSettings), settings[StorageSettings].bucket_name
+    for i, slice_ in enumerate(() if data and data.snapshot else settings[TpuSettings].slices):
+        yield from commands.on_disk(f"tpu:slices[{i}].run", slice_.run or "", bucket)
+
+
 def _barrier(settings: Settings, given: set[str]) -> Iterator[Problem]:
     several = [slice_ for slice_ in settings[TpuSettings].slices if slice_.multislice]
     if several and settings[TpuSettings].barrier_timeout_s < _SHORTEST_WAIT_S:
@@ -185,6 +192,7 @@ RULES: tuple[Relation, ...] = (
     (("tpu:slices[].count", "tpu:slices[].firstWorkerId"), _unique_nodes),
     (("tpu:slices[].count", "tpu:slices[].multislice", "tpu:slices[].run"), _one_writer),
     (("gcp:project", "storage:bucketName", "tpu:slices[].run"), _mounted),
+    (("data:snapshot", "storage:bucketName", "tpu:slices[].run"), _on_disk),
     (("tpu:barrierTimeoutS",), _barrier),
     (HOSTS, _together),
     (("tpu:code",), _own_code),

@@ -54,7 +54,7 @@ def test_members_that_live_are_named_with_the_command_that_ends_them(api: Api) -
     with pytest.raises(LivingError) as refused:
         refuse(MEMBERS, "p", "dev", LABELS)
     assert str(refused.value) == (
-        "7 members of fleets stand on this: a/n-4, a/n-5, a/n-6, extract/n-0, extract/n-1 and 2 more\n"
+        "in use by 7 members of fleets: a/n-4, a/n-5, a/n-6, extract/n-0, extract/n-1 and 2 more\n"
         "    fix: tpu fleet delete dev --slice a --slice extract, or --orphans if it knows no slice of the "
         "name; then again"
     )
@@ -168,7 +168,7 @@ def workload(name: str, **conditions: str) -> dict[str, Any]:
             [workload("done", Admitted="True", Finished="True")],
             None,
         ),
-        ({"clusters": [cluster(environment="dev")]}, [workload("runs", Admitted="True")], "1 jobs in queues"),
+        ({"clusters": [cluster(environment="dev")]}, [workload("runs", Admitted="True")], "1 job: "),
         ({"clusters": [cluster(environment="dev")]}, [workload("waits")], "vision/waits"),
         ({"missingZones": ["us-east5-a"]}, None, "us-east5-a"),
         (
@@ -206,7 +206,7 @@ def test_jobs_on_a_cluster_without_our_labels_are_found_by_its_name(
     if workloads is None:
         refuse(JOBS, "p", "dev", labels)
     else:
-        with pytest.raises(LivingError, match="1 jobs in queues stand on this: vision/runs"):
+        with pytest.raises(LivingError, match="in use by 1 job: vision/runs"):
             refuse(JOBS, "p", "dev", labels)
     refuse(JOBS, "p", "dev", {"cluster": "projects/p/locations/l/clusters/gone"})
 
@@ -247,7 +247,7 @@ def test_a_pool_on_which_jobs_run_stays_until_they_end(api: Api, monkeypatch: py
     with pytest.raises(LivingError) as refused:
         refuse(PODS, "p", "dev", ON, "train-0")
     assert str(refused.value) == (
-        "1 jobs on the pool stand on this: vision/train\n"
+        "in use by 1 job: vision/train\n"
         "    fix: tpu job cancel dev TEAM JOB, or wait for their end; then again"
     )
     assert api.requests[1][1] == {"labelSelector": ["cloud.google.com/gke-nodepool=train-0"]}
@@ -256,5 +256,5 @@ def test_a_pool_on_which_jobs_run_stays_until_they_end(api: Api, monkeypatch: py
     api.answers = [(404, {"error": {"message": "Not found: the cluster"}})]
     refuse(PODS, "p", "dev", ON, "train-0")
     api.answers = [(200, dns), (503, {"error": {"message": "unavailable"}})]
-    with pytest.raises(LivingError, match="it isn't known whether jobs on the pool live"):
+    with pytest.raises(LivingError, match="it isn't known whether jobs live"):
         refuse(PODS, "p", "dev", ON, "train-0")

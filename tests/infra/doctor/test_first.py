@@ -11,11 +11,13 @@ import pytest
 
 from infra.doctor import first
 from infra.doctor.finding import Finding
+from infra.doctor.report import with_names
 from infra.engine.roles import PLATFORM, roles
 from infra.engine.settings import parse
 from infra.google.client import Client
 from infra.settings.schema import Settings
 from tests.emulated import EVERY_API, OWNER, Emulated, Session
+from tests.infra.declared import OFF
 from tests.infra.recording import BASE
 
 PROJECT = BASE["gcp:project"]
@@ -67,7 +69,8 @@ def test_without_data_disks_no_snapshot_is_asked_for(cloud: Emulated) -> None:
 
 def test_roles_that_a_login_lacks_for_updates_are_optional_and_named(cloud: Emulated) -> None:
     assert looked(first.updates, cloud, settings()).state == "ok"
-    finding = looked(first.updates, cloud, settings(), ADA)
+    users = {"storage:serviceAccountUsers": [f"user:{ADA}"]}
+    finding = looked(first.updates, cloud, settings(**users), ADA)
     assert finding.state == "optional"
     assert "roles/storage.admin" in finding.detail
     assert "tpu infra roles dev" in finding.fix
@@ -75,5 +78,42 @@ def test_roles_that_a_login_lacks_for_updates_are_optional_and_named(cloud: Emul
     members = [f"user:{ADA}"]
     granted = [{"role": role, "members": members} for role in NEEDED if role != "roles/storage.admin"]
     cloud.iam.set_policy(f"projects/{PROJECT}", {**policy, "bindings": [*policy["bindings"], *granted]})
-    finding = looked(first.updates, cloud, settings(), ADA)
+    finding = looked(first.updates, cloud, settings(**users), ADA)
     assert finding.detail.endswith("of roles/storage.admin")
+
+
+ACTED_AS = {
+    "storage:serviceAccountUsers": "storage", "gke:nodeAccountUsers": "gke",
+    "pipeline:accountUsers": "pipeline", "slurm:accountUsers": "slurm",
+}  # fmt: skip
+
+
+def test_a_login_learns_before_an_account_is_there_which_setting_lets_it_act_as_it(cloud: Emulated) -> None:
+    policy = cloud.iam.policy(f"projects/{PROJECT}")
+    granted = [{"role": role, "members": [f"user:{ADA}"]} for role in NEEDED]
+    cloud.iam.set_policy(f"projects/{PROJECT}", {**policy, "bindings": [*policy["bindings"], *granted]})
+    google = Client(PROJECT, Session(cloud, ADA))
+
+    def fixes(users: list[str]) -> dict[str, str]:
+        meant = settings(
+            **{**OFF["gke"], **OFF["pipeline"], **OFF["slurm"], **dict.fromkeys(ACTED_AS, users)}
+        )
+        looked = list(first.updates(google, meant, "it"))
+        return {finding.fix: finding.state for finding in looked if finding.fix}
+
+    lacking = {f"user:{ADA} in {key}, then tpu up dev {layer}" for key, layer in ACTED_AS.items()}
+    assert fixes([]) == dict.fromkeys(lacking, "optional")
+    assert set(fixes(["group:sre@example.com"])) == lacking, "of a group nobody knows who is in it"
+    assert not fixes([f"user:{ADA}"])
+    looked = list(first.updates(Client(PROJECT, Session(cloud, OWNER)), settings(**OFF["gke"]), "it"))
+    assert [finding.state for finding in looked] == ["ok"], "an owner acts as every account"
+
+
+def test_fixes_name_the_login_the_environment_and_its_project(cloud: Emulated) -> None:
+    google = Client(PROJECT, Session(cloud, ADA), sleep=lambda _: None)
+    fix = "user:YOU: tpu up ENV storage --project=PROJECT"
+    (named,) = with_names([Finding("it", "missing", "", fix)], settings(), google)
+    assert named.fix == f"user:{ADA}: tpu up dev storage --project={PROJECT}"
+    cloud.cloud.faults.add({"match": {"host": "*"}, "what": {"status": 503}})
+    (unknown,) = with_names([Finding("it", "missing", "", "user:YOU")], settings(), google)
+    assert unknown.fix == "user:YOU"

@@ -46,7 +46,7 @@ def test_the_bundle_of_the_machines_is_published_or_named_with_the_command() -> 
 def test_the_layer_is_among_the_stacks_services_quotas_and_prices() -> None:
     known = settings()
     names = [name for name, _ in checks(Target(known, (), cast("Client", SimpleNamespace(project="p"))))]
-    assert {"stack slurm", "unheld slurm", "quota"} <= {*names}
+    assert {"stack slurm", "conflicts slurm", "quota"} <= {*names}
     assert {"secretmanager.googleapis.com", "iap.googleapis.com"} <= {*required_services(known)}
     (layer,) = (layer for layer in known.layers_on if layer.name == "slurm")
     assert {(use.quota.place, use.amount) for use in layer.hooks.quotas(known)} >= {("us-east5-b", 48)}

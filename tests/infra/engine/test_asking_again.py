@@ -9,6 +9,7 @@ from google_facts import lags
 from infra.engine import updates as stacks
 from infra.engine.registry import layers
 from infra.errors import CommandError
+from infra.google import client
 from infra.settings.sources import ROOT
 from tests.infra.conftest import FakePulumi
 from tests.infra.recording import BASE
@@ -194,5 +195,21 @@ def test_a_secret_that_is_missing_ends_the_update_with_the_commands_that_mend_it
     assert str(failed.value).splitlines()[1:] == [
         "    fix: printf %s VALUE | gcloud secrets create hf-token --project=my-project --data-file=-, "
         "then tpu up dev storage"
+    ]
+    assert not slept
+
+
+def test_a_login_that_may_not_act_as_an_account_learns_the_setting_with_its_own_address(
+    root: Path, pulumi_cli: FakePulumi, slept: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "member", lambda _: "user:ada@example.com")
+    account = "tpu-pipeline-run@my-project.iam.gserviceaccount.com"
+    on = f"resource '//iam.googleapis.com/projects/my-project/serviceAccounts/{account}'"
+    errors(pulumi_cli, (OTHER, f"Error 403: Permission 'iam.serviceAccounts.actAs' denied on {on}"))
+    with pytest.raises(CommandError) as failed:
+        stacks.up("dev", ["pipeline"], root, ["--yes"])
+    assert str(failed.value).splitlines()[1:] == [
+        "    fix: grant roles/iam.serviceAccountUser on the pipeline's accounts: "
+        "user:ada@example.com in pipeline:accountUsers, then tpu up dev pipeline"
     ]
     assert not slept

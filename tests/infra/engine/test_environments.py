@@ -65,6 +65,15 @@ def test_a_copied_file_is_refused_by_what_it_names_itself_in_one_message(
     assert not pulumi_cli.calls
 
 
+def test_a_file_with_names_of_its_own_sends_one_to_its_copy(tmp_path: Path) -> None:
+    write(tmp_path, "eu", OTHER_NAMES)
+    write(tmp_path, "asia", OTHER_NAMES)
+    own = problems(tmp_path)["storage:bucketName"]
+    assert own.endswith("fix: write e.g. my-project-asia into Pulumi.asia.yaml")
+    copy = problems(tmp_path, "asia")["storage:bucketName"]
+    assert "fix: write e.g. my-project-eu-asia; or, if asia is up already, change Pulumi.eu.yaml" in copy
+
+
 def test_every_shared_name_is_refused_with_its_setting_and_the_other_file(tmp_path: Path) -> None:
     write(tmp_path, "dev", SHARED)
     write(tmp_path, "eu", SHARED)

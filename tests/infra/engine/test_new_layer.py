@@ -62,7 +62,7 @@ def test_a_folder_of_two_files_is_a_layer(lab: Lab) -> None:
     # Off, as it is in every environment that doesn't set it.
     off = declared(lab)
     assert "notes" not in off["on"]
-    assert "unheld notes" not in off["doctor"]
+    assert "conflicts notes" not in off["doctor"]
     assert "pubsub.googleapis.com" not in off["services"]
     assert "notes" not in lab.infra("prices", "dev")
     assert "notes is off in dev" in lab.infra("up", "dev", "notes", "--yes", fine=False)
@@ -80,7 +80,7 @@ def test_a_folder_of_two_files_is_a_layer(lab: Lab) -> None:
     on = declared(lab)
     assert on["on"].index("notes") > on["on"].index("network")
     assert "pubsub.googleapis.com" in on["services"]
-    assert {"stack notes", "unheld notes"} <= set(on["doctor"])
+    assert {"stack notes", "conflicts notes"} <= set(on["doctor"])
     assert "notes" in lab.infra("up", "--help")
     assert "notes" in lab.run("make", "help")
     assert "| `notes:mtu` | whole number | `1460` | largest note, bytes |" in lab.run(

@@ -217,6 +217,25 @@ def test_all_plans_are_shown_before_the_failed_ones_are_named(
     assert "next:" not in output.out
 
 
+def test_a_plugin_that_cannot_be_downloaded_is_a_line_for_each_layer_and_one_fix(
+    pulumi_cli: FakePulumi, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pulumi_cli.answer("stack ls", [])
+    install = "pulumi plugin install resource gcp v10.2.0"
+    retried = "warning: error downloading provider: Get: refused\n    Will retry in 80ms [1/5]\n" * 5
+    lacking = (
+        "error: Could not automatically download and install resource plugin 'pulumi-resource-gcp' at "
+        f"version v10.2.0, install the plugin using `{install}`: error downloading provider gcp to file"
+    )
+    pulumi_cli.answer("preview", status=255, err=f"{retried}{lacking}\n")
+    assert main(["plan", "dev"]) == 1
+    output = capfd.readouterr()
+    assert "Will retry" not in output.out
+    assert output.out.count(f"  a plugin is missing: {install} failed: error downloading provider gcp") == 4
+    assert "16,758.54" in output.out, "prices need no plugin"
+    assert output.err.endswith(f"    fix: {install}; or use the emulated cloud: tpu rehearsal shell\n")
+
+
 @pytest.mark.parametrize("words", [
     "error: failed to load application credentials:",
     "no Google credentials: Your default credentials were not found. To set up",

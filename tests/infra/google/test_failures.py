@@ -104,6 +104,11 @@ def test_what_was_said_is_told_apart(message: str, kind: Kind) -> None:
             "Error 403: Grant the caller a custom role with the serviceusage.services.use permission",
             "roles/serviceusage.serviceUsageConsumer",
         ),
+        (
+            "Error 403: Permission 'iam.serviceAccounts.actAs' denied",
+            "roles/iam.serviceAccountUser, which holds iam.serviceAccounts.actAs, on that service account, "
+            "by the setting that `tpu infra roles ENV` prints",
+        ),
         ("Error 403: Permission 'compute.disks.use' denied", "roles/compute.instanceAdmin.v1, which holds"),
         ("Error 403: Permission 'compute.disks.fold' denied", "a role that holds compute.disks.fold"),
         ("googleapi: Error 403: Forbidden", "a role that holds the permission"),

@@ -177,7 +177,7 @@ def test_runs_under_way_stand_against_a_destroy(
     refuse(RUNS, PROJECT, "dev", {**RECORDS, "bucket": f"{STATE}-gone"})
     for run, outcome in (("r1", "running"), ("r2", "trained"), ("r3", "running")):
         recorded(cloud, run, json.dumps({"run": run, "outcome": outcome}).encode())
-    with pytest.raises(LivingError, match="2 runs of the pipeline stand on this: r1, r3") as refused:
+    with pytest.raises(LivingError, match="in use by 2 runs of the pipeline: r1, r3") as refused:
         refuse(RUNS, PROJECT, "dev", RECORDS)
     assert "fix: tpu pipeline cancel dev RUN, or wait for their end" in str(refused.value)
     for run in ("r1", "r3"):

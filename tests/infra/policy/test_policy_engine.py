@@ -55,7 +55,7 @@ def test_a_broken_rule_ends_a_preview_and_an_update_and_is_found_in_stored_state
     assert "N05: SSH comes from Identity-Aware Proxy alone" in advised
     stored = policy(lab, "dev")
     assert "network: gcp:compute/firewall:Firewall tpu-training-ssh: found sourceRanges: 203" in stored
-    assert "1 findings" in stored
+    assert "1 finding" in stored
 
     lab.settings.write_text(SETTINGS + BROKEN)
     assert "N05" in policy(lab, "dev", "network", fine=False)

@@ -63,17 +63,18 @@ def gke(more: Mapping[str, Any] = {}) -> dict[str, PriceRow]:
 def test_a_cluster_is_its_fee_its_cpu_nodes_with_disks_and_its_slices() -> None:
     result = gke()
     assert result["cluster tpu"].hourly == 0.10
-    assert result["3 CPU nodes with their disks"].hourly == pytest.approx(3 * (0.194236 + 200 * 0.10 / 730))
+    assert result["3 CPU nodes with disks"].hourly == pytest.approx(3 * (0.194236 + 200 * 0.10 / 730))
+    assert "1 CPU node with disks" in gke({"gke:cpuPoolNodes": 1})
     assert result["pool train"].hourly == pytest.approx(16 * 2.70)
     zones = {"gke:cpuPoolZones": ["us-east5-a", "us-east5-b", "us-east5-c"]}
-    several = gke(zones)["9 CPU nodes with their disks"]
+    several = gke(zones)["9 CPU nodes with disks"]
     assert several.hourly == pytest.approx(9 * (0.194236 + 200 * 0.10 / 730)), "so many in each zone"
     assert all(item.checked for item in result.values())
 
 
 def test_what_no_book_has_is_unknown_and_named() -> None:
     machine = {"gke:cpuPoolMachineType": "c4-standard-8", "gke:cpuPoolDiskType": "hyperdisk-balanced"}
-    nodes = gke(machine)["3 CPU nodes with their disks"]
+    nodes = gke(machine)["3 CPU nodes with disks"]
     assert nodes.hourly is None
     assert "machine.c4-standard-8" in nodes.source
     assert "hyperdisk-balanced, space" in nodes.source

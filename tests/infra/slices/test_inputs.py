@@ -63,6 +63,16 @@ def test_a_config_of_the_users_is_read_and_the_line_counts_more(tmp_path: Path) 
     assert problems(Google(), "train mine.toml", tmp_path) == [], "the trainer names it"
 
 
+def test_weights_and_streams_of_an_extraction_are_looked_for() -> None:
+    run = f"extract qwen2.5-0.5b.toml --stream {BUCKET}/streams --set model.weights={BUCKET}/data/chats"
+    assert problems(Google("data/chats/", "streams/"), run) == []
+    assert problems(Google(), run) == [
+        f"model.weights {BUCKET}/data/chats", f"--stream {BUCKET}/streams",
+    ]  # fmt: skip
+    of_one = f"extract qwen2.5-0.5b.toml --stream {BUCKET}/streams/stream_000.safetensors"
+    assert problems(Google("streams/stream_000.safetensors"), of_one) == []
+
+
 def test_a_folder_that_the_run_replaces_is_not_read_and_that_of_a_base_is(tmp_path: Path) -> None:
     (tmp_path / "base.toml").write_text(f'[train]\ninit_from = "{BUCKET}/weights"\n{OWN}')
     (tmp_path / "mine.toml").write_text('base = "base.toml"\n[data]\nsources = []\n')

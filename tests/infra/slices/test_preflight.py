@@ -87,16 +87,18 @@ def test_an_extractions_size_is_said_with_its_price_and_predicted_time(tmp_path:
     (tmp_path / "streams.json").write_text('{"tokens": 2000000000, "samples": 5000000}')
     weights = save_weights(tmp_path / "weights", ARCH)
     run = f"extract qwen2.5-0.5b.toml --stream {tmp_path} --set model.weights={weights}"
-    output = preflight.verdict_on(run, "v6e-8", 1, "asia-northeast1")
+    output = preflight.verdict_on(run, "v6e-8", 1, "asia-northeast1", hourly=10.0)
     assert output is not None
     assert not output.warn
     size = 2e9 * (ARCH.layers * ARCH.d_model * 2 + 8)
     assert (
         f"stores {size / 1e9:.3g} GB, ${size / 2**30 * 0.023:.2f} a month in STANDARD in asia" in output.line
     )
-    assert "predicted: 0.15 hours of one v6e-8" in output.line  # written at 1 GB/s
+    hours = size / 1e9 / 3600  # written at 1 GB/s
+    assert f"predicted: 0.15 hours of one v6e-8, ${10 * hours:.2f}, shared" in output.line
     fewer = preflight.verdict_on(f"{run} --set extract.positions=last", "v6e-8", 1, "us-east5")
     assert fewer is not None
+    assert "hours of one v6e-8, price unknown, shared" in fewer.line
     assert f"stores {5e6 * size / 2e9 / 1e9:.3g} GB" in fewer.line
     assert BOOK["storage.standard"].price("us-east5").dollars == STORAGE_DOLLARS_PER_GIB_MONTH
 
@@ -107,6 +109,7 @@ def test_an_extraction_of_unknown_size_is_warned_of_with_the_command(tmp_path: P
     assert output is not None
     assert output.warn
     assert f"(tpu workload {run} --estimate --slice v6e-8): " in output.line
+    assert output.line.endswith("can't be read: No such file or directory"), "one line, without another's fix"
 
 
 @pytest.mark.parametrize(

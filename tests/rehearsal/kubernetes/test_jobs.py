@@ -81,7 +81,7 @@ def test_a_job_is_submitted_seen_in_its_place_and_cancelled(queue: Lab) -> None:
     assert moved is not None
     assert (waiting.state, waiting.position) == (QUEUED, 2)
     assert (moved.state, moved.counted) == (QUEUED, 0)
-    assert "16 more needed" in moved.why
+    assert "waits for 16 more chips of " in moved.why
     assert "cpu" not in moved.why
     assert speech.cancel("third")
     assert speech.cancel("second")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -14,17 +14,16 @@ from infra.errors import InfraError
 from infra.google.client import RequestError
 from infra.google.failures import Kind
 from infra.google.kubernetes import DRY_RUN, Cluster
+from infra.layers.queue.jobs import reasons
 from infra.layers.queue.jobs.jobset import API, DISRUPTED, SLICE, Job, jobset
 from infra.layers.queue.kueue import API as KUEUE
-from infra.layers.queue.kueue import CPU_FLAVOR, Team
+from infra.layers.queue.kueue import Team
 
 QUEUED, STARTING, RUNNING, COMPLETED, FAILED = "queued", "starting", "running", "completed", "failed"
 ENDED = (COMPLETED, FAILED)
 _VISIBLE = "/apis/visibility.kueue.x-k8s.io/v1beta2"
 _LABEL, _PART = "jobset.sigs.k8s.io/jobset-name", "jobset.sigs.k8s.io/replicatedjob-name"
 _REQUEST = "tpu-request"  # annotation: id of the request that made the job
-# That CPU nodes have no chips is nothing that holds a job.
-_OF_CPU = re.compile(f'Flavor "{CPU_FLAVOR}" does not support TopologyAwareScheduling, ')
 # Reason of the autoscaler's events:
 # https://cloud.google.com/kubernetes-engine/docs/troubleshooting/cluster-autoscaler-scale-up
 _REFUSED = "FailedScaleUp"
@@ -123,7 +122,14 @@ class Jobs:
             )
             for job in self._cluster.items(self._jobsets)
         ]
-        return sorted(jobs, key=lambda job: (job.created, job.name))
+        return sorted(map(self._with_logs, jobs), key=lambda job: (job.created, job.name))
+
+    def _with_logs(self, job: Status) -> Status:
+        """Add the command that shows why a job failed."""
+        if job.state != FAILED:
+            return job
+        command = f"tpu job logs {self._environment} {self._team.name} {job.name}"
+        return replace(job, why=f"{job.why}: {command}" if job.why else command)
 
     def _positions(self) -> Mapping[str, int]:
         """Place in the whole queue by workload, from 1."""
@@ -157,14 +163,7 @@ class Jobs:
 
         The others are ended for its sake, by SIGTERM, and most of their pods are deleted.
         """
-        failures = []
-        for pod in self._pods(f"{_LABEL}={name}"):
-            for container in pod.get("status", {}).get("containerStatuses", ()):
-                ended = container.get("state", {}).get("terminated", {})
-                if container["name"] == "worker" and (code := ended.get("exitCode", 0)):
-                    when = ended.get("finishedAt") or ""
-                    failures.append((code in DISRUPTED, when, _worker(pod), pod["metadata"]["name"], code))
-        return min(failures)[2:] if failures else None
+        return _first_failure(self._pods(f"{_LABEL}={name}"))
 
     def log(self, pod: str, since: str = "", lines: int | None = None) -> Iterator[tuple[str, str]]:
         """Timestamp and text of what a pod's worker printed after `since`; nothing while it hasn't begun."""
@@ -182,6 +181,17 @@ class Jobs:
         for line in text.splitlines():
             if (match := _STAMP.fullmatch(line)) and match[1] > since:
                 yield match[1], match[2]
+
+
+def _first_failure(pods: Iterable[Mapping[str, Any]]) -> tuple[int, str, int] | None:
+    failures = []
+    for pod in pods:
+        for container in pod.get("status", {}).get("containerStatuses", ()):
+            ended = container.get("state", {}).get("terminated", {})
+            if container["name"] == "worker" and (code := ended.get("exitCode", 0)):
+                when = ended.get("finishedAt") or ""
+                failures.append((code in DISRUPTED, when, _worker(pod), pod["metadata"]["name"], code))
+    return min(failures)[2:] if failures else None
 
 
 def _worker(pod: Mapping[str, Any]) -> int:
@@ -235,10 +245,13 @@ def _status(
     why = ""
     if terminal := status.get("terminalState", ""):
         state = COMPLETED if terminal == "Completed" else FAILED
-        why = "" if state == COMPLETED else ended.get("Failed", {}).get("message", "")
+        if state == FAILED:
+            why = reasons.failed(ended.get("Failed", {}).get("message", ""))
+            if first := _first_failure(pods):
+                why = f"worker {first[0]} failed first, with status {first[2]}"
     elif conditions.get("Admitted", {}).get("status") != "True":
         state = QUEUED
-        why = _OF_CPU.sub("", conditions.get("QuotaReserved", {}).get("message", ""))
+        why = reasons.queued(conditions.get("QuotaReserved", {}).get("message", ""))
     else:
         state = RUNNING if running == hosts else STARTING
         why = "" if state == RUNNING else next(filter(None, (_held(pod, refused) for pod in pods)), "")

@@ -30,6 +30,7 @@ from infra.settings.images import refused
 from infra.settings.schema import Settings
 from infra.settings.variables import NO_VARIABLES, Variables
 from infra.slices.settings import TpuSettings
+from views.counts import counted
 
 MOUNT, DATA_MOUNT = "/mnt/checkpoints", "/mnt/data"
 _NAME = re.compile("[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
@@ -69,21 +70,34 @@ class JobRequest:
 
 @dataclass(frozen=True)
 class Submission:
-    """A job, with the pools that it may run on and what it costs an hour; None where unknown."""
+    """A job, with the pools that it may run on and what it costs an hour; None where unknown.
+
+    Attributes:
+        program: its words, with the name of the run that they write.
+    """
 
     job: Job
     pools: Sequence[Pool]
     hourly: float | None
+    program: Sequence[str]
     variables: Variables = NO_VARIABLES
+
+    @property
+    def run(self) -> str:
+        """The run that the program writes, a training or an extraction; empty for other programs."""
+        line = shlex.join(self.program)
+        written = commands.training(line) or commands.extraction(line)
+        return written.name if written else ""
 
     @property
     def reason(self) -> str:
         """The choice of pools in words."""
         chosen = self.pools[0]
+        hosts, pools = counted(chosen.nodes, "host"), counted(len(self.pools), "such pool")
         same = {pool.zone for pool in self.pools}
         return (
-            f"{self.job.slices} x {chosen.kind.name} ({chosen.kind.topology}, {chosen.nodes} hosts of "
-            f"{chosen.machine.name}) in {', '.join(sorted(same))}: {len(self.pools)} such pools"
+            f"{self.job.slices} x {chosen.kind.name} ({chosen.kind.topology}, {hosts} of "
+            f"{chosen.machine.name}) in {', '.join(sorted(same))}: {pools}"
         )
 
 
@@ -108,18 +122,19 @@ def submission(settings: Settings, request: JobRequest) -> Submission:
     if disk := disk_name(settings, zones[0]):
         claims[DATA_MOUNT] = Claim(data_claim(disk), read_only=True)
     name = request.name or _default_name(request.program)
+    program = commands.named(request.program, f"{team.namespace}-{name}")
     job = Job(
         name=name,
         team=team,
         image=request.image or str(settings[QueueSettings].image),
-        command=_command(settings, observed(settings, request.program, team.namespace), request.variables),
+        command=_command(settings, observed(settings, program, team.namespace), request.variables),
         topology=first.kind.topology,
         hosts=first.nodes,
         chips_per_host=first.machine.chips,
         slices=request.slices,
         account=settings[GkeSettings].kubernetes_account,
         priority=request.priority,
-        environment={**_environment(settings, team, name, first), **request.variables.environment},
+        environment={**_environment(settings, team, name, fitting), **request.variables.environment},
         selector=selector,
         claims=claims,
         scales=first.scales,
@@ -131,7 +146,7 @@ def submission(settings: Settings, request: JobRequest) -> Submission:
         pool.hourly or 0 for pool in fitting
     )
     hourly = None if dearest is None else request.slices * dearest
-    return Submission(job, fitting, hourly, request.variables)
+    return Submission(job, fitting, hourly, program, request.variables)
 
 
 def _people(settings: Settings, request: JobRequest) -> Iterator[Problem]:
@@ -153,6 +168,18 @@ def _people(settings: Settings, request: JobRequest) -> Iterator[Problem]:
             "1 to 40 lowercase letters, digits and hyphens, first a letter, last no hyphen",
             "write --name NAME",
         )  # fmt: skip
+    if commands.named(request.program, name) != request.program:
+        yield from _of_others(settings, request.team, name)
+
+
+def _of_others(settings: Settings, team: str, job: str) -> Iterator[Problem]:
+    """Yield the problem of a job whose run would have the name of another team's."""
+    own = next((item.namespace for item in teams(settings) if item.name == team), None)
+    for other in teams(settings) if own else ():
+        prefix = f"{other.namespace}-"
+        if prefix.startswith(f"{own}-") and other.namespace != own and f"{own}-{job}".startswith(prefix):
+            rule = f"runs of {team} are {own}-JOB, and {prefix}… are those of {other.name}"
+            yield Problem("--name", f'"{job}"', rule, "write another --name")
 
 
 def _program(settings: Settings, request: JobRequest) -> Iterator[Problem]:
@@ -294,19 +321,26 @@ def _command(settings: Settings, program: Sequence[str], variables: Variables) -
     return ["bash", "-c", loader, "job", *own]
 
 
-def _environment(settings: Settings, team: Team, name: str, pool: Pool) -> Mapping[str, str]:
+def _environment(settings: Settings, team: Team, name: str, fitting: Sequence[Pool]) -> Mapping[str, str]:
     """Return a program's environment variables, as on a TPU VM (docs/guides/code.md)."""
     bucket = settings[StorageSettings].bucket_name
     folder = f"{jobs_folder(team.namespace)}{name}"
     variables = {
         "TPU_NAME": f"{team.namespace}-{name}",
-        "ACCELERATOR_TYPE": pool.kind.name,
+        "ACCELERATOR_TYPE": fitting[0].kind.name,
         "CHECKPOINT_BUCKET": bucket,
         # Of this job of this team alone: two programs that save state.npz must not meet.
         "CHECKPOINT_DIR": f"{MOUNT}/{folder}",
         "CHECKPOINT_URL": f"gs://{bucket}/{folder}",
         "STEPS_BUCKET": steps_bucket(settings),
     }
+    # For the run's price; of pools that differ in them the job may get any.
+    for variable, values in (
+        ("TPU_ZONE", {pool.zone for pool in fitting}),
+        ("TPU_PROVISIONING", {pool.provisioning for pool in fitting}),
+    ):
+        if len(values) == 1:
+            variables[variable] = values.pop()
     if _has_data(settings):
         variables["DATA_DIR"] = DATA_MOUNT
     if settings[QueueSettings].install == "bundle":

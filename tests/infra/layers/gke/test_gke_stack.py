@@ -114,7 +114,7 @@ def test_a_pools_new_size_is_a_new_pool_once_no_job_runs_there(lab: Lab) -> None
     text = lab.settings.read_text()
     lab.settings.write_text(text.replace("v6e-16", "v6e-32"))
     output = lab.pulumi("gke", "up", "-s", "dev", "--yes", "--skip-preview", fine=False)
-    assert "1 jobs on the pool stand on this: tpu-training/vision-workers-0" in output
+    assert "in use by 1 job: tpu-training/vision-workers-0" in output
     assert "fix: tpu job cancel dev TEAM JOB" in output
     assert pools(lab)["train-0"] == 4
     lab.kubernetes = {}

@@ -104,14 +104,41 @@ def status(item: Any, made: Any = None, pods: Any = (), **more: Any) -> Status:
     return result
 
 
-FLAVORS = 'couldn\'t assign flavors: Flavor "cpu" does not support TopologyAwareScheduling, 16 more needed'
+def unused(flavor: str, chips: int) -> str:
+    return f"insufficient unused quota for google.com/tpu in flavor {flavor}, {chips} more needed"
+
+
+TOO_LARGE = (
+    "insufficient quota for google.com/tpu in flavor {}, previously considered podsets requests (0) + "
+    "current podset request (8) > maximum capacity ({})"
+)
+_CPU, _TAS = 'Flavor "cpu" does not support TopologyAwareScheduling, ', 'topology "tpu" '
+
+
+@pytest.mark.parametrize(("message", "why"), [
+    (f"couldn't assign flavors to pod set slice: {_CPU}{unused('b', 1)}", "waits for 1 more chip of b"),
+    (f"couldn't assign flavors to pod set slice: {unused('a', 8)}. Pending the preemption of 1 workload(s)",
+     "waits for 8 more chips of a; another job makes room for it"),
+    (f'couldn\'t assign flavors to pod set slice: Flavor "b" supports only TopologyAwareScheduling, '
+     f"{TOO_LARGE.format('cpu', 0)}, {unused('a', 4)}", "waits for 4 more chips of a"),
+    (f"couldn't assign flavors to pod set slice: {_CPU}{_TAS}allows to fit only 1 out of 2 pod(s)",
+     "waits for a whole slice"),
+    (f"couldn't assign flavors to pod set slice: {_TAS}doesn't allow to fit any of 4 pod(s). Total nodes: 8",
+     "waits for a whole slice"),
+    (f"couldn't assign flavors to pod set slice: {TOO_LARGE.format('a', 4)}",
+     "can't start: it needs 8 chips, and its queue has 4 of a"),
+    ("couldn't assign flavors to pod set slice: flavor a not found", "flavor a not found"),
+    ("ClusterQueue tpu is inactive", "ClusterQueue tpu is inactive"),
+])  # fmt: skip
+def test_what_a_job_waits_for_is_said_in_chips_and_slices(message: str, why: str) -> None:
+    assert status(jobset(), workload(QuotaReserved=("False", message))).why == why
 
 
 def test_a_job_in_the_queue_has_its_place_and_what_holds_it() -> None:
     waiting = {"items": [{"metadata": {"name": "w-train"}, "positionInClusterQueue": 2}]}
-    result = status(jobset(), workload(QuotaReserved=("False", FLAVORS)), pending=waiting)
+    result = status(jobset(), workload(QuotaReserved=("False", unused("a", 16))), pending=waiting)
     assert (result.state, result.position, result.why) == (
-        QUEUED, 3, "couldn't assign flavors: 16 more needed",
+        QUEUED, 3, "waits for 16 more chips of a",
     )  # fmt: skip
     assert (result.priority, result.hosts, result.running) == ("high", 4, 0)
     assert (result.restarts, result.counted) == (0, 0)
@@ -173,7 +200,7 @@ def test_a_quota_that_holds_a_pod_is_named_and_not_only_that_no_node_fits() -> N
 
 
 @pytest.mark.parametrize(("terminal", "state", "why"), [
-    ("Completed", COMPLETED, ""), ("Failed", FAILED, "a worker failed"),
+    ("Completed", COMPLETED, ""), ("Failed", FAILED, "a worker failed: tpu job logs dev vision train"),
 ])  # fmt: skip
 def test_how_a_job_ended_and_how_long_it_held_its_slices(terminal: str, state: str, why: str) -> None:
     ended = {"type": terminal, "status": "True", "message": "a worker failed", "lastTransitionTime": ENDED_AT}
@@ -183,6 +210,30 @@ def test_how_a_job_ended_and_how_long_it_held_its_slices(terminal: str, state: s
     assert result.admitted_s == 30 * 60 + 30
     assert status(condition).admitted_s is None
     assert status(jobset(), ADMITTED).admitted_s is None
+
+
+def ended(code: int, at: str, name: str = "worker") -> dict[str, Any]:
+    return {
+        "containerStatuses": [{"name": name, "state": {"terminated": {"exitCode": code, "finishedAt": at}}}]
+    }
+
+
+FAIL_JOBSET = "applying FailJobSet failure policy action (first failed job: train-slice-1)"
+FAILED_POD = pod(1, 0, "Failed", **ended(3, "2026-11-24T09:00:05Z"))
+
+
+@pytest.mark.parametrize(("message", "pods", "why"), [
+    (FAIL_JOBSET, [FAILED_POD], "worker 2 failed first, with status 3"),
+    (FAIL_JOBSET, [], "its program ended with an error"),
+    ("jobset failed due to reaching max number of restarts", [],
+     "it lost workers more often than queue:restarts allows"),
+])  # fmt: skip
+def test_a_failed_job_names_its_worker_and_the_command_that_shows_why(
+    message: str, pods: list[Any], why: str
+) -> None:
+    condition = {"type": "Failed", "status": "True", "message": message, "lastTransitionTime": ENDED_AT}
+    result = status(jobset(terminalState="Failed", conditions=[condition]), ADMITTED, pods)
+    assert result.why == f"{why}: tpu job logs dev vision train"
 
 
 def test_jobs_stand_in_the_order_of_their_submission() -> None:
@@ -200,12 +251,6 @@ def test_a_worker_is_counted_over_all_slices_and_its_newest_pod_is_found() -> No
     assert query["labelSelector"] == (
         "jobset.sigs.k8s.io/jobset-name=train,jobset.sigs.k8s.io/replicatedjob-name=slice"
     )
-
-
-def ended(code: int, at: str, name: str = "worker") -> dict[str, Any]:
-    return {
-        "containerStatuses": [{"name": name, "state": {"terminated": {"exitCode": code, "finishedAt": at}}}]
-    }
 
 
 def test_whichever_failed_first_is_found_and_not_those_that_were_ended_for_its_sake() -> None:

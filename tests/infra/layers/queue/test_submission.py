@@ -19,6 +19,7 @@ TWO: list[dict[str, Any]] = [
     {"name": "train", "acceleratorType": "v6e-16", "zone": "us-east5-b", "spot": True, "count": 2},
     {"name": "big", "acceleratorType": "v6e-256", "zone": "us-east5-b"},
 ]
+EXTRACT = "extract qwen2.5-0.5b.toml --stream gs://b/streams"
 SINGLE = [{"name": "single", "acceleratorType": "v6e-8", "zone": "us-east5-b", "count": 2}]
 
 
@@ -55,7 +56,7 @@ def test_without_a_choice_it_runs_on_the_only_kind_of_pool() -> None:
         1,
     )
     assert item.hourly == pytest.approx(16 * 1.4033)
-    assert item.reason == "1 x v6e-16 (4x4, 4 hosts of ct6e-standard-4t) in us-east5-b: 1 such pools"
+    assert item.reason == "1 x v6e-16 (4x4, 4 hosts of ct6e-standard-4t) in us-east5-b: 1 such pool"
 
 
 def test_a_multislice_job_pays_for_all_of_its_slices() -> None:
@@ -96,6 +97,8 @@ def test_a_pod_finds_what_a_host_finds() -> None:
         "JOB_HOSTS": "4",
         "TPU_NAME": "vision-train-tiny",
         "ACCELERATOR_TYPE": "v6e-16",
+        "TPU_ZONE": "us-east5-b",
+        "TPU_PROVISIONING": "spot",
         "CHECKPOINT_BUCKET": "my-project-checkpoints",
         "CHECKPOINT_DIR": "/mnt/checkpoints/jobs/vision/train-tiny",
         "CHECKPOINT_URL": "gs://my-project-checkpoints/jobs/vision/train-tiny",
@@ -117,12 +120,23 @@ def test_a_pod_finds_what_a_host_finds() -> None:
     )
 
 
+def test_pods_name_zone_and_way_of_payment_where_all_pools_agree() -> None:
+    def names(*pools: Any) -> set[str]:
+        env = {entry["name"] for entry in worker(submit(pools=pools, **{"data:snapshot": None}))["env"]}
+        return env & {"TPU_ZONE", "TPU_PROVISIONING"}
+
+    train = TWO[0]
+    assert names({**train, "count": 2}) == {"TPU_ZONE", "TPU_PROVISIONING"}
+    assert names(train, {**train, "name": "b", "spot": False}) == {"TPU_ZONE"}
+    assert names(train, {**train, "name": "b", "zone": "us-east5-a"}) == {"TPU_PROVISIONING"}
+
+
 @pytest.mark.parametrize(("install", "command"), [
-    ("bundle", ["job", "workload", "train", "tiny.toml"]),
-    ("image", ["workload", "launch", "--", "workload", "train", "tiny.toml"]),
+    ("bundle", ["job", "workload", "goodput", "gs://b/runs/tiny"]),
+    ("image", ["workload", "launch", "--", "workload", "goodput", "gs://b/runs/tiny"]),
 ])  # fmt: skip
 def test_what_a_pod_starts(install: str, command: list[str]) -> None:
-    result = worker(submit(**{"queue:install": install}))["command"]
+    result = worker(submit("goodput gs://b/runs/tiny", **{"queue:install": install}))["command"]
     assert result[-len(command) :] == command
     assert result[:2] == (["bash", "-c"] if install == "bundle" else ["workload", "launch"])
 
@@ -133,7 +147,7 @@ def test_a_pods_variables_hold_references_and_its_program_starts_with_the_values
     item = worker(submit(variables=given, **{"queue:install": install}))
     env = {entry["name"]: entry.get("value") for entry in item["env"]}
     assert (env["A"], env["TPU_SECRETS"]) == ("1", "hf-token@2:HF_TOKEN")
-    assert item["command"][-6:] == ["workload", "secrets", "--", "workload", "train", "tiny.toml"]
+    assert item["command"][-8:-2] == ["workload", "secrets", "--", "workload", "train", "tiny.toml"]
     assert "secrets" not in worker(submit(variables=Variables({"A": "1"})))["command"]
 
 
@@ -145,6 +159,32 @@ def test_every_job_has_the_variables_of_the_settings_and_its_own_come_before_the
     assert item.variables.secrets == ("key", "other"), "all are looked up"
     with pytest.raises(SubmissionError, match='--secret = "A" twice'):
         submit(variables=Variables({}, ("A=other",)), **own)
+
+
+@pytest.mark.parametrize(("words", "run"), [
+    ({"name": "v2"}, "vision-v2"),
+    ({"name": "v2", "team": "speech"}, "speech-v2"),
+    ({}, "vision-train-tiny"),
+    ({"run": "train tiny.toml --name mine"}, "mine"),
+    ({"run": "train tiny.toml --name=mine"}, "mine"),
+    ({"run": EXTRACT, "pools": SINGLE}, "vision-extract-qwen2-5-0-5b"),
+    ({"run": f"{EXTRACT} --name mine", "pools": SINGLE}, "mine"),
+    ({"run": "goodput gs://b/runs/tiny"}, ""),
+])  # fmt: skip
+def test_jobs_of_one_config_write_a_run_each_unless_it_is_named(words: dict[str, Any], run: str) -> None:
+    item = submit(**words)
+    assert item.run == run
+    if words.get("run", "").find("--name") < 0:
+        assert worker(item)["command"][-2:] == (["--name", run] if run else ["goodput", "gs://b/runs/tiny"])
+
+
+def test_a_job_takes_no_name_with_which_its_run_would_be_another_teams() -> None:
+    teams = {"queue:teams": [{"name": "vision"}, {"name": "vision-eu"}],
+             "gke:namespaces": ["vision", "vision-eu"]}  # fmt: skip
+    with pytest.raises(SubmissionError, match='"eu-x": runs of vision are vision-JOB, and vision-eu-… are'):
+        submit(name="eu-x", **teams)
+    assert submit(name="x", team="vision-eu", **teams).run == "vision-eu-x"
+    assert submit(name="eux", **teams).run == "vision-eux"
 
 
 def test_a_program_of_ones_own_is_started_as_it_is() -> None:
@@ -175,7 +215,7 @@ def test_curves_are_copied_to_vertex_only_where_the_settings_say_so() -> None:
         "job", "workload", "train",
         "--set", "observe.tensorboard=projects/my-project/locations/us-east5/tensorboards/1",
         "--set", "observe.experiment=vision",
-        "tiny.toml", "--set", "observe.experiment=mine",
+        "tiny.toml", "--set", "observe.experiment=mine", "--name", "vision-train-tiny",
     ]  # fmt: skip
     for second in (
         submit(),
@@ -238,6 +278,15 @@ def test_what_cant_run_is_refused_before_it_is_submitted(words: dict[str, Any], 
     assert str(refused.value).startswith("1 problem in the job:")
 
 
+def test_the_fix_of_an_image_of_docker_hub_is_one_that_nodes_reach() -> None:
+    for image in ("debian", f"docker.io/library/debian@sha256:{'0' * 64}"):
+        with pytest.raises(SubmissionError, match=r"mirror\.gcr\.io/library/[d…]"):
+            submit(image=image)
+    assert submit(image=f"mirror.gcr.io/library/debian@sha256:{'0' * 64}").job.image.startswith("mirror.")
+    with pytest.raises(SubmissionError, match="fix: copy it to Artifact Registry"):
+        submit(image=f"quay.io/a/b@sha256:{'0' * 64}")
+
+
 def test_all_that_is_wrong_is_named_at_once() -> None:
     with pytest.raises(SubmissionError, match="4 problems in the job"):
         submit("rm -rf /", team="others", priority="now", size="8x8")
@@ -245,8 +294,8 @@ def test_all_that_is_wrong_is_named_at_once() -> None:
 
 def test_extraction_has_slices_of_one_host() -> None:
     with pytest.raises(SubmissionError, match=r"a host extracts alone, on its own chips, and v6e-16"):
-        submit("extract qwen2.5-0.5b.toml --stream gs://b/streams")
-    assert submit("extract qwen2.5-0.5b.toml --stream gs://b/streams", pools=SINGLE, slices=2).job.hosts == 1
+        submit(EXTRACT)
+    assert submit(EXTRACT, pools=SINGLE, slices=2).job.hosts == 1
 
 
 def test_without_data_a_pool_is_in_any_zone_of_the_cluster() -> None:

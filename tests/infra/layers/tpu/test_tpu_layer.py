@@ -6,7 +6,6 @@ import pulumi
 import pytest
 
 from infra.layers.tpu import startup
-from infra.layers.tpu.layer import LAYER
 from infra.layers.tpu.request import member_request
 from infra.layers.tpu.v2_vm import timeouts
 from infra.settings.schema import LOGIN, SSH
@@ -338,11 +337,3 @@ def test_no_slices_need_no_bundle() -> None:
     recording = run("tpu", {"tpu:slices": [], "tpu:bundle": None}, published=False)
     assert not recording.of(NODE)
     assert recording.exports["slices"] == []
-
-
-@pytest.mark.parametrize("permission", ["iam.serviceAccounts.actAs", "iam.serviceaccounts.actAs"])
-def test_who_may_not_start_hosts_learns_which_setting_lets_them(permission: str) -> None:
-    refusal = f"googleapi: Error 403: Permission '{permission}' denied on service account"
-    grant = LAYER.hooks.missing_grant(parsed(BASE), refusal)
-    assert grant.endswith("user:YOU in storage:serviceAccountUsers, then tpu up dev storage")
-    assert LAYER.hooks.missing_grant(parsed(BASE), "Permission 'tpu.nodes.create' denied") == ""

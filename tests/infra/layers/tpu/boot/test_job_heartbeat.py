@@ -83,6 +83,7 @@ def written(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
     message: list[dict[str, str]] = []
     monkeypatch.setattr("workload.host.heartbeat.read", lambda _: "4711")
     monkeypatch.setattr("workload.host.heartbeat.write_guest_attribute", lambda *_: None)
+    monkeypatch.setattr("workload.host.heartbeat._QUOTA_S", 0.0)
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1 << 40))
     monkeypatch.setattr(
         Bucket, "write_json", lambda _, name, value, metadata: message.append(metadata | {"": name})
