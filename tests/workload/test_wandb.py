@@ -178,8 +178,7 @@ def test_an_evaluation_that_a_notice_cut_short_reaches_the_step_that_it_is_of(
 def test_the_time_of_a_step_is_that_of_the_run(server: Path, tmp_path: Path) -> None:
     written(tmp_path / "tiny", 0, (1, {"loss": 4.0}))
     assert main([str(tmp_path / "tiny"), "--wandb", "team/vision", "--once"]) == 0
-    (file,) = server.glob("team.*")
-    assert json.loads(file.read_text())["_timestamp"] == 1767225601.0
+    assert json.loads(next(server.glob("team.*")).read_text())["_timestamp"] == 1767225601.0
 
 
 @pytest.mark.parametrize("scheme", ["folder", "bucket"])
