@@ -277,7 +277,8 @@ class Supervisor:
         if not (claims := over(observation.decisions, self._present_since_s)):
             return False
         why = disputed(self.fleet, claims, observation.view.at_s)
-        self._report_once("disputed", why)
+        delete = f"tpu fleet delete {self.fleet.settings.environment} --slice {self._item['name']}"
+        self._report_once("disputed", why and f"{why}\n    fix: if its output shows the end, {delete}")
         return not why
 
     def leave(self) -> None:
