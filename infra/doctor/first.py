@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 
 from infra.core.acting import acted_as, addresses, admission, members
+from infra.core.environment import layers_on
+from infra.core.layer import Layer
+from infra.core.secrets import UNSEEN
 from infra.doctor.finding import MISSING, OK, OPTIONAL, Finding
 from infra.engine.roles import PLATFORM, roles
-from infra.google.client import Client, RequestError, member, or_none, permissions_held
+from infra.google.client import Client, RequestError, member, permissions_held
 from infra.google.failures import Kind
-from infra.google.role import ACT_AS
+from infra.google.role import ACT_AS, Role
 from infra.layers.data.names import snapshot_id
 from infra.settings.schema import Settings
 
@@ -70,14 +72,26 @@ def _unlisted(google: Client, settings: Settings, what: str) -> Iterator[Finding
             continue
         layer, acting = owned
         url = f"https://iam.googleapis.com/v1/projects/{google.project}/serviceAccounts/"
-        held = [
-            or_none(partial(permissions_held, google, url + address, role.permissions))
-            for address in addresses(acting, settings)
-        ]
-        if not all(held):
+        if not all(_held(google, url + address, role) for address in addresses(acting, settings)):
             perhaps = f", unless it is of {', '.join(named)}" if named else ""
-            detail = f"this login can't bring {layer.name} up: it may not act as the {acting.on}{perhaps}"
+            needing = [other.name for other in layers_on(settings) if _has(other, role)]
+            rule = f"it may not act as the {acting.on}{perhaps}"
+            detail = f"this login can't bring {', '.join(needing)} up: {rule}"
             yield Finding(what, OPTIONAL, detail, admission(layer, acting, settings, login or "user:YOU"))
+
+
+def _has(layer: Layer, role: Role) -> bool:
+    return any((own.name, own.on) == (role.name, role.on) for own in layer.roles)
+
+
+def _held(google: Client, account: str, role: Role) -> bool:
+    """Return False where no permission of the role is held on an account, or none can be seen."""
+    try:
+        return bool(permissions_held(google, account, role.permissions))
+    except RequestError as error:
+        if error.failure.kind not in (Kind.MISSING, *UNSEEN):
+            raise
+        return False
 
 
 def _of_projects(permission: str) -> bool:

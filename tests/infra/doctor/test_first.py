@@ -109,6 +109,18 @@ def test_a_login_learns_before_an_account_is_there_which_setting_lets_it_act_as_
     assert [finding.state for finding in looked] == ["ok"], "an owner acts as every account"
 
 
+def test_with_the_api_of_accounts_off_the_roles_that_a_login_lacks_are_still_listed(tmp_path: Path) -> None:
+    cloud = Emulated(tmp_path, PROJECT, enabled_apis=[*{*EVERY_API} - {"iam.googleapis.com"}])
+    try:
+        looked = list(first.updates(Client(PROJECT, Session(cloud, ADA)), settings(), "it"))
+    finally:
+        cloud.close()
+    assert {finding.state for finding in looked} == {"optional"}
+    details = [finding.detail for finding in looked]
+    assert "roles/storage.admin" in details[-1]
+    assert details[0] == "this login can't bring tpu up: it may not act as the hosts' account"
+
+
 def test_fixes_name_the_login_the_environment_and_its_project(cloud: Emulated) -> None:
     google = Client(PROJECT, Session(cloud, ADA), sleep=lambda _: None)
     fix = "user:YOU: tpu up ENV storage --project=PROJECT"
