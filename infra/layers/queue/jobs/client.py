@@ -246,8 +246,9 @@ def _status(
     if terminal := status.get("terminalState", ""):
         state = COMPLETED if terminal == "Completed" else FAILED
         if state == FAILED:
-            why = reasons.failed(ended.get("Failed", {}).get("message", ""))
-            if first := _first_failure(pods):
+            message = ended.get("Failed", {}).get("message", "")
+            why = reasons.failed(message)
+            if (reasons.by_program(message) or not why) and (first := _first_failure(pods)):
                 why = f"worker {first[0]} failed first, with status {first[2]}"
     elif conditions.get("Admitted", {}).get("status") != "True":
         state = QUEUED

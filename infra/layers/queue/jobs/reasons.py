@@ -37,9 +37,14 @@ def queued(message: str) -> str:
     return f"{reason}; another job makes room for it" if _PREEMPTS.search(text) else reason
 
 
+def by_program(message: str) -> bool:
+    """Return whether a job failed by a worker's exit status, not by lost workers."""
+    return "FailJobSet" in message
+
+
 def failed(message: str) -> str:
     """Return why a job failed; empty: unknown."""
-    if "FailJobSet" in message:
+    if by_program(message):
         return "its program ended with an error"
     if "reaching max number of restarts" in message:
         return "it lost workers more often than queue:restarts allows"

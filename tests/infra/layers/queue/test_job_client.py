@@ -220,12 +220,14 @@ def ended(code: int, at: str, name: str = "worker") -> dict[str, Any]:
 
 FAIL_JOBSET = "applying FailJobSet failure policy action (first failed job: train-slice-1)"
 FAILED_POD = pod(1, 0, "Failed", **ended(3, "2026-11-24T09:00:05Z"))
+LOST_POD = pod(1, 0, "Failed", **ended(137, "2026-11-24T09:00:05Z"))
 
 
 @pytest.mark.parametrize(("message", "pods", "why"), [
     (FAIL_JOBSET, [FAILED_POD], "worker 2 failed first, with status 3"),
     (FAIL_JOBSET, [], "its program ended with an error"),
-    ("jobset failed due to reaching max number of restarts", [],
+    ("", [FAILED_POD], "worker 2 failed first, with status 3"),
+    ("jobset failed due to reaching max number of restarts", [LOST_POD],
      "it lost workers more often than queue:restarts allows"),
 ])  # fmt: skip
 def test_a_failed_job_names_its_worker_and_the_command_that_shows_why(
