@@ -206,7 +206,9 @@ def _older(member: Node, observed: ObservedNode) -> str:
     """Return the reason for hosts with another command than the member's, and how they get it."""
     where = f"{observed.labels.get('environment', 'ENV')} --slice {member.slice}"
     command = f"tpu fleet exec {where} -- sudo systemctl restart google-startup-scripts"
-    return f"its hosts run an older command until they boot again\n    fix: {command}"
+    return (
+        f"its hosts run an older command until they boot again\n    fix: {command}; then tpu restart {where}"
+    )
 
 
 def _of_status(

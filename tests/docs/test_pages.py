@@ -276,6 +276,15 @@ def test_defaults_beside_those_of_googles_guide_are_the_settings() -> None:
             assert default_of(keys_of(kind)[key.rpartition(".")[2]]) == default, path
 
 
+@pytest.mark.parametrize(("page", "name"), [("infrastructure", "tpu-dev"), ("code", "mine")])
+def test_a_changed_command_is_installed_on_one_slice_and_its_running_job_changed_over(
+    page: str, name: str
+) -> None:
+    where = f"dev --slice {name}"
+    install = f"    tpu fleet exec {where} -- sudo systemctl restart google-startup-scripts"
+    assert f"{install}\n    tpu restart {where}\n" in DOCUMENTS[ROOT / "docs" / "guides" / f"{page}.md"]
+
+
 def test_the_infrastructure_guide_is_run_by_a_scenario() -> None:
     steps = [step.arguments for step in load(find("guides")).steps if step.kind == "guide"]
     first, *others = commands(ROOT / "docs/guides/infrastructure.md")

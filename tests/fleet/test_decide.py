@@ -240,6 +240,8 @@ def test_work_of_another_command_is_no_work_of_the_one_that_is_asked_for() -> No
         assert ("fix: tpu fleet exec dev --slice extract -- sudo " in result.why) is (
             why == "an older command"
         )
+        # A job that runs is left alone by the startup script.
+        assert result.why.endswith("; then tpu restart dev --slice extract") is (why == "an older command")
     mixed = [
         WorkerStatus(NOW_S - 50, work="done", command=now),
         WorkerStatus(NOW_S - 50, work="done", command=old),
