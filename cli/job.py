@@ -110,7 +110,7 @@ def submit(
     request = JobRequest(team, words, name, size, slices, pool, zone, priority, container, given)
     with _explained(settings, team):
         chosen = submission(settings, request)  # checks the words first
-        offline.refuse_config(words)
+        offline.refuse_config(chosen.program)
         predicted = run_price.of_hours(chosen.hourly, hours)
         run_price.within_limit(predicted, settings[FleetSettings].dollars_per_run, "fleet:dollarsPerRun")
         if out is not None:

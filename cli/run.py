@@ -119,8 +119,8 @@ def run(
         if program.entry.endswith(".toml"):
             from cli import offline  # the trainer's modules
 
-            offline.refuse_config(shlex.split(program.run), program.folder)
             program = _named(program, name)
+            offline.refuse_config(shlex.split(program.run), program.folder)
         name = name or re.sub(r"[^a-z0-9]+", "-", _called(path, image)).strip("-")
         item = _item(settings, name, kind, zones, image, spot=not on_demand)
         item |= {"run": program.run} | ({STOP_WHEN_DONE: True} if stop_when_done else {})

@@ -458,6 +458,16 @@ def test_slices_of_one_config_that_are_named_write_a_run_each(
     assert [*published.targets[0].runs.values()] == [run_of]
 
 
+def test_a_config_whose_own_name_is_no_runs_is_run_by_the_slices_name(
+    tmp_path: Path, published: Published, world: Cloud
+) -> None:
+    config = tmp_path / "MyConfig.toml"
+    config.write_text('base = "tiny.toml"\n')
+    line = ["run", "dev", str(config), "--slice", "v6e-16", "--yes", "--detach", "--name", "own"]
+    assert main(line) == 0
+    assert [*published.targets[0].runs.values()] == ["train MyConfig.toml --name own"]
+
+
 @pytest.mark.parametrize(
     ("config", "words", "problem"),
     [
@@ -473,7 +483,7 @@ def test_a_line_that_the_trainer_would_refuse_is_said_with_a_fix(
 ) -> None:  # fmt: skip
     path = tmp_path / config
     path.write_text('base = "tiny.toml"\n')
-    line = ["run", "dev", str(path), "--slice", "v6e-1", "--name", "own", "--yes", "--detach"]
+    line = ["run", "dev", str(path), "--slice", "v6e-1", "--yes", "--detach"]
     assert main([*line, "--", *words]) == 2
     error = capsys.readouterr().err
     assert f'PROGRAM = "train {" ".join([config, *words])}": {problem}' in error

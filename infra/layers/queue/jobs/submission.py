@@ -122,7 +122,7 @@ def submission(settings: Settings, request: JobRequest) -> Submission:
     if disk := disk_name(settings, zones[0]):
         claims[DATA_MOUNT] = Claim(data_claim(disk), read_only=True)
     name = request.name or _default_name(request.program)
-    program = commands.named(request.program, f"{team.namespace}-{name}")
+    program = _named(settings, request)
     job = Job(
         name=name,
         team=team,
@@ -192,7 +192,7 @@ def _program(settings: Settings, request: JobRequest) -> Iterator[Problem]:
             "write e.g. -- train tiny.toml",
         )  # fmt: skip
     else:
-        yield from _command_line(settings, run)
+        yield from _command_line(settings, run, shlex.join(_named(settings, request)))
     image = request.image or settings[QueueSettings].image
     if not image:
         fix = "add queue:image, or write --image HOST/PATH@sha256:…"
@@ -204,11 +204,23 @@ def _program(settings: Settings, request: JobRequest) -> Iterator[Problem]:
         yield Problem("tpu:bundle", "nothing", "pods install the bundle that hosts install", fix)
 
 
-def _command_line(settings: Settings, run: str) -> Iterator[Problem]:
+def _named(settings: Settings, request: JobRequest) -> Sequence[str]:
+    """Return the program with the name of its run: the team's namespace, and the job's name.
+
+    A job's name that is refused, or a team's, is no problem of the program.
+    """
+    namespaces = [team.namespace for team in teams(settings) if team.name == request.team]
+    name = request.name or _default_name(request.program)
+    name = name if _NAME.fullmatch(name) else "job"
+    return commands.named(request.program, "-".join([*namespaces, name]))
+
+
+def _command_line(settings: Settings, run: str, named: str) -> Iterator[Problem]:
     """Yield problems that workers would fail with: a wrong option, a missing config."""
-    if wrong := [*commands.wrong_options("-- PROGRAM", run)]:
+    if wrong := [*commands.wrong_options("-- PROGRAM", named)]:
         for problem in wrong:
-            yield replace(problem, fix=f"{problem.fix}; what `tpu job` takes stands before --")
+            fix = f"{problem.fix}; what `tpu job` takes stands before --"
+            yield replace(problem, value=f'"{run}"', fix=fix)
         return
     yield from commands.elsewhere("-- PROGRAM", run, settings[StorageSettings].bucket_name)
     by_pods = settings[QueueSettings].install == "bundle" and not settings[TpuSettings].code

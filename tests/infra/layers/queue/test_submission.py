@@ -178,6 +178,13 @@ def test_jobs_of_one_config_write_a_run_each_unless_it_is_named(words: dict[str,
         assert worker(item)["command"][-2:] == (["--name", run] if run else ["goodput", "gs://b/runs/tiny"])
 
 
+def test_a_config_whose_own_name_is_no_runs_is_run_by_the_jobs_name() -> None:
+    item = submit("train MyConfig.toml", name="v2", **{"tpu:code": "code"})
+    assert item.run == "vision-v2"
+    with pytest.raises(SubmissionError, match=r'-- PROGRAM = "train MyConfig.toml --bogus": --bogus isn'):
+        submit("train MyConfig.toml --bogus", name="v2", **{"tpu:code": "code"})
+
+
 def test_a_job_takes_no_name_with_which_its_run_would_be_another_teams() -> None:
     teams = {"queue:teams": [{"name": "vision"}, {"name": "vision-eu"}],
              "gke:namespaces": ["vision", "vision-eu"]}  # fmt: skip
