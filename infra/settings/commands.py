@@ -56,6 +56,8 @@ OPTIONS = KEYS["options"]
 PLACES = ("data.path", "observe.eval_path", "train.init_from", "model.weights")
 """Folders that hosts read from their mount, of the environment's bucket alone; `--dir` and `--stream` may be
 in any bucket that its owner lets the hosts' account read or write."""
+DATA_MOUNT = "/mnt/data"
+"""Mount point of the data disk, on hosts and in pods of the queue."""
 KINDS: Mapping[str, type] = {"bool": bool, "int": int, "float": float, "str": str}
 _BUCKET = re.compile(r"gs://([^/]+)(/.*)?")
 _PATH = re.compile(r"\.?/[A-Za-z0-9._+/-]+")
@@ -148,13 +150,14 @@ def elsewhere(path: str, run: str, bucket: str) -> Iterator[Problem]:
             yield Problem(path, f'"{run}"', rule, f"gcloud storage cp -r {place} gs://{bucket}/data")
 
 
-def on_disk(path: str, run: str, bucket: str) -> Iterator[Problem]:
+def on_disk(path: str, run: str, bucket: str, environment: str) -> Iterator[Problem]:
     """Yield folders of `run`, the setting at `path`, that hosts without a data disk can't have."""
     for key, place in _places(_changes(run)):
-        if place and not place.startswith(("gs://", "/")):
+        on_mount = PurePosixPath(place).is_relative_to(DATA_MOUNT)
+        if place and (on_mount or not place.startswith(("gs://", "/"))):
             name = PurePosixPath(place).name
             rule = f"hosts read {key} = {place} from the data disk, and no data:snapshot makes one"
-            fix = f"tpu data put ENV FOLDER, then {key}=gs://{bucket}/data/{name}; or data:snapshot"
+            fix = f"tpu data put {environment} FOLDER, then {key}=gs://{bucket}/data/{name}; or data:snapshot"
             yield Problem(path, f'"{run}"', rule, fix)
 
 

@@ -125,7 +125,7 @@ def _mounted(settings: Settings, given: set[str]) -> Iterator[Problem]:
 def _on_disk(settings: Settings, given: set[str]) -> Iterator[Problem]:
     data, bucket = settings.get(DataSettings), settings[StorageSettings].bucket_name
     for i, slice_ in enumerate(() if data and data.snapshot else settings[TpuSettings].slices):
-        yield from commands.on_disk(f"tpu:slices[{i}].run", slice_.run or "", bucket)
+        yield from commands.on_disk(f"tpu:slices[{i}].run", slice_.run or "", bucket, settings.environment)
 
 
 def _barrier(settings: Settings, given: set[str]) -> Iterator[Problem]:

@@ -32,7 +32,7 @@ from infra.settings.variables import NO_VARIABLES, Variables
 from infra.slices.settings import TpuSettings
 from views.counts import counted
 
-MOUNT, DATA_MOUNT = "/mnt/checkpoints", "/mnt/data"
+MOUNT = "/mnt/checkpoints"
 _NAME = re.compile("[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
 _MOST_SLICES = 1024
 
@@ -120,7 +120,7 @@ def submission(settings: Settings, request: JobRequest) -> Submission:
         selector = {**flavor(first.outputs()).labels, **selector}
     claims = {MOUNT: Claim(CHECKPOINTS)}
     if disk := disk_name(settings, zones[0]):
-        claims[DATA_MOUNT] = Claim(data_claim(disk), read_only=True)
+        claims[commands.DATA_MOUNT] = Claim(data_claim(disk), read_only=True)
     name = request.name or _default_name(request.program)
     program = _named(settings, request)
     job = Job(
@@ -222,7 +222,10 @@ def _command_line(settings: Settings, run: str, named: str) -> Iterator[Problem]
             fix = f"{problem.fix}; what `tpu job` takes stands before --"
             yield replace(problem, value=f'"{run}"', fix=fix)
         return
-    yield from commands.elsewhere("-- PROGRAM", run, settings[StorageSettings].bucket_name)
+    bucket = settings[StorageSettings].bucket_name
+    yield from commands.elsewhere("-- PROGRAM", run, bucket)
+    if not _has_data(settings):
+        yield from commands.on_disk("-- PROGRAM", run, bucket, settings.environment)
     by_pods = settings[QueueSettings].install == "bundle" and not settings[TpuSettings].code
     if by_pods and (file := commands.own_file(run)):
         packaged = commands.PACKAGED.get(commands.split(run)[0], [])
@@ -354,7 +357,7 @@ def _environment(settings: Settings, team: Team, name: str, fitting: Sequence[Po
         if len(values) == 1:
             variables[variable] = values.pop()
     if _has_data(settings):
-        variables["DATA_DIR"] = DATA_MOUNT
+        variables["DATA_DIR"] = commands.DATA_MOUNT
     if settings[QueueSettings].install == "bundle":
         variables["TPU_BUNDLE"] = str(settings[TpuSettings].bundle)
     return variables

@@ -266,6 +266,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         ": --set extract.pointz isn't a setting of extract",
     ),
     ({"run": "train tiny.toml --set data.path=gs://b/x"}, ": hosts read data.path from gs://my-project-"),
+    (
+        {"run": "train tiny.toml --set data.path=x", "data:snapshot": None},
+        "no data:snapshot makes one\n    fix: tpu data put dev FOLDER, then data.path=gs://my-project-",
+    ),
     ({"run": "data prepare --sourze x"}, "--sourze isn't an option of data prepare"),
     ({"run": "train tiney.toml"}, "fix: perhaps tiny.toml"),
     ({"run": "python train.py"}, "the bundle has no train.py\n    fix: tpu:code: and the folder of train.py"),
