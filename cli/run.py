@@ -131,7 +131,7 @@ def run(
         variables.require_readable(settings, given)
         _require_image(settings, image)
         google = client.Client(settings.project)
-        inputs.require(google, environment, [("PROGRAM", program.run)], program.folder)
+        inputs.require(google, environment, [inputs.Run("PROGRAM", program.run)], program.folder)
         prices.within_budget(supervisor.fleet.settings)
         predicted = _predicted(supervisor, hours)
         run_price.within_limit(predicted, settings[FleetSettings].dollars_per_run, "fleet:dollarsPerRun")

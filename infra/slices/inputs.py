@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from infra.errors import InputError, Problem, listed
 from infra.google.client import Client, RequestError, bucket_url
@@ -13,31 +14,45 @@ from infra.slices.nodes import Node
 STREAM = "--stream"
 
 
+class Run(NamedTuple):
+    """Program, by the setting that has it.
+
+    Attributes:
+        line: its command line; programs besides trainer and extractor aren't known.
+        fleet: its item of tpu:slices with `count`, for which `tpu fleet deploy` makes streams; empty: none.
+    """
+
+    setting: str
+    line: str
+    fleet: str = ""
+
+
 def require(
     google: Client,
     environment: str,
-    runs: Iterable[tuple[str, str]],
+    runs: Iterable[Run],
     folder: Path | None,
     later: Collection[str] = (),
 ) -> None:
-    """Raise InputError for folders that hold nothing; see `missing`. `runs`: the name and run of each."""
-    problems = [
-        problem for name, run in runs for problem in missing(google, environment, name, run, folder, later)
-    ]
+    """Raise InputError for folders that hold nothing; see `missing`."""
+    problems = [problem for run in runs for problem in missing(google, environment, run, folder, later)]
     if problems:
         raise InputError(listed("what the programs read", problems))
 
 
-def of(nodes: Iterable[Node]) -> dict[tuple[str, str], None]:
+def of(nodes: Iterable[Node]) -> dict[Run, None]:
     """Return the runs of nodes, each once, with the setting that has them."""
-    return dict.fromkeys((f"tpu:slices, {node.slice}", node.run) for node in nodes if node.run)
+    return dict.fromkeys(
+        Run(f"tpu:slices, {node.slice}", node.run, "" if node.member is None else node.slice)
+        for node in nodes
+        if node.run
+    )
 
 
 def missing(
     google: Client,
     environment: str,
-    name: str,
-    run: str,
+    run: Run,
     folder: Path | None,
     later: Collection[str] = (),
 ) -> Iterator[Problem]:
@@ -48,12 +63,11 @@ def missing(
     Args:
         google: as the login.
         environment: of the command that uploads.
-        name: of the run, for messages.
-        run: command line; programs besides the trainer aren't known.
+        run: the program.
         folder: of configs that aren't packaged; None: they aren't here.
         later: settings whose folders are made before the run begins.
     """
-    for key, url in folders(run, folder).items():
+    for key, url in folders(run.line, folder).items():
         if key in later:
             continue
         bucket, _, prefix = url.removeprefix("gs://").rstrip("/").partition("/")
@@ -66,9 +80,11 @@ def missing(
         if not present:
             made = f"tpu data put {environment} FOLDER uploads it"
             if key == STREAM:
-                made = f"tpu workload data streams --source … --out {url}; or tpu fleet deploy {environment}"
+                made = f"tpu workload data streams --source … --out {url}"
+                made += f"; or tpu fleet deploy {environment} --slice {run.fleet}" if run.fleet else ""
             fix = f"{made}; gcloud storage ls lists what is there"
-            yield Problem(name, f"{key} {url}", "nothing is there, and the program would end at once", fix)
+            rule = "nothing is there, and the program would end at once"
+            yield Problem(run.setting, f"{key} {url}", rule, fix)
 
 
 def folders(run: str, folder: Path | None) -> dict[str, str]:

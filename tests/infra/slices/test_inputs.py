@@ -10,8 +10,10 @@ from cli.__main__ import main
 from infra.google.client import RequestError
 from infra.google.failures import Failure, Kind
 from infra.slices import inputs
+from infra.slices.nodes import nodes
 from tests.infra.conftest import FakePulumi
 from tests.infra.engine.test_plan import event
+from tests.infra.recording import BASE, parsed
 
 BUCKET = "gs://my-project-checkpoints"
 RUN = f"train tiny.toml --set data.path={BUCKET}/data/chats --set observe.eval_path={BUCKET}/data/held-out"
@@ -38,7 +40,7 @@ class Google:
 
 
 def problems(google: Google, run: str = RUN, folder: Path = Path()) -> list[str]:
-    missing = inputs.missing(google, "dev", "tpu:slices, train", run, folder)  # type: ignore[arg-type]
+    missing = inputs.missing(google, "dev", inputs.Run("its", run), folder)  # type: ignore[arg-type]
     return [problem.value for problem in missing]
 
 
@@ -73,6 +75,26 @@ def test_weights_and_streams_of_an_extraction_are_looked_for() -> None:
     assert problems(Google("streams/stream_000.safetensors"), of_one) == []
 
 
+def test_a_fleet_alone_is_offered_the_command_that_makes_its_streams() -> None:
+    line = f"extract qwen2.5-0.5b.toml --stream {BUCKET}/streams"
+    slices = [
+        {"name": name, "acceleratorType": "v6e-8", "zones": ["us-east5-b"], "run": line, **more}
+        for name, more in (("own", {}), ("many", {"count": 2}))
+    ]
+    runs = inputs.of(nodes(parsed({**BASE, "tpu:slices": slices})))
+    fixes = {
+        run.setting: problem.fix
+        for run in runs
+        for problem in inputs.missing(Google(), "dev", run, Path())  # type: ignore[arg-type]
+    }
+    made = f"tpu workload data streams --source … --out {BUCKET}/streams"
+    there = "; gcloud storage ls lists what is there"
+    assert fixes == {
+        "tpu:slices, own": made + there,
+        "tpu:slices, many": f"{made}; or tpu fleet deploy dev --slice many{there}",
+    }
+
+
 def test_a_folder_that_the_run_replaces_is_not_read_and_that_of_a_base_is(tmp_path: Path) -> None:
     (tmp_path / "base.toml").write_text(f'[train]\ninit_from = "{BUCKET}/weights"\n{OWN}')
     (tmp_path / "mine.toml").write_text('base = "base.toml"\n[data]\nsources = []\n')
@@ -97,7 +119,8 @@ def test_a_plan_is_refused_with_what_uploads_it(
     pulumi_cli.log(event(operation, "urn:pulumi:dev::tpu-v6e::gcp:tpu/v2Vm:V2Vm::tpu-dev"))
     monkeypatch.setattr("infra.slices.preflight.verdict_on", lambda *_: None)
     monkeypatch.setattr("infra.engine.plan.Client", lambda _: Google("data/chats/"))
-    monkeypatch.setattr(inputs, "of", lambda created: [("tpu:slices, train", RUN)] if [*created] else [])
+    read = inputs.Run("tpu:slices, train", RUN)
+    monkeypatch.setattr(inputs, "of", lambda created: [read] if [*created] else [])
     assert main(["plan", "dev"]) == status
     error = capfd.readouterr().err
     problem = f"tpu:slices, train = observe.eval_path {BUCKET}/data/held-out: nothing is there"
