@@ -103,6 +103,12 @@ class LayerPlan:
     failed: bool
     output: str
 
+    @property
+    def failure(self) -> str:
+        """Output of a preview that failed; without the attempts to get a plugin, which fill a screen."""
+        lacking = _NO_PLUGIN.search(self.output)
+        return f"  a plugin is missing: {lacking[1]} failed: {lacking[2]}" if lacking else self.output
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -185,9 +191,6 @@ def plan(environment: str, root: Path = ROOT, only: Sequence[str] = (), save: Pa
                 if diagnostic.get("severity") == "warning"
             )
             own = [warning for warning in warnings if not warning.startswith((_FROM_PATH, _RETRIED))]
-            # Its attempts fill a screen, and each layer has the same.
-            if lacking := _NO_PLUGIN.search(output):
-                output = f"  a plugin is missing: {lacking[1]} failed: {lacking[2]}"
             return LayerPlan(
                 layer,
                 layer in stacks.up,
@@ -248,7 +251,7 @@ def text(plan: Plan, full: bool = False) -> str:
         against = "compared with its stack" if layer.up else "no stack known, planned from nothing"
         parts.append(f"== {layer.layer}: {against} ==")
         if full or layer.failed:
-            parts.append(layer.output)
+            parts.append(layer.output if full else layer.failure)
         else:
             parts += [f"  {change}" for change in layer.changes] or ["  no changes"]
         parts.append("")
@@ -274,7 +277,7 @@ def markdown(plan: Plan) -> str:
     reported = {verdict.line for verdict in plan.preflight}
     lines += [f"⚠️ {warning}\n" for warning in plan.warnings if warning not in reported]
     for layer in plan.layers:
-        shown = [layer.output] if layer.failed else [str(change) for change in layer.changes]
+        shown = [layer.failure] if layer.failed else [str(change) for change in layer.changes]
         if shown:
             counted = "failed" if layer.failed else f"{len(layer.changes)} changes"
             lines += [

@@ -234,6 +234,10 @@ def test_a_plugin_that_cannot_be_downloaded_is_a_line_for_each_layer_and_one_fix
     assert output.out.count(f"  a plugin is missing: {install} failed: error downloading provider gcp") == 4
     assert "16,758.54" in output.out, "prices need no plugin"
     assert output.err.endswith(f"    fix: {install}; or use the emulated cloud: tpu rehearsal shell\n")
+    assert main(["plan", "dev", "--full"]) == 1
+    output = capfd.readouterr()
+    assert output.out.count("Will retry") == 4 * 5, "all of Pulumi's output"
+    assert output.err.endswith(f"    fix: {install}; or use the emulated cloud: tpu rehearsal shell\n")
 
 
 @pytest.mark.parametrize("words", [
