@@ -25,10 +25,10 @@ DATAPROC = "https://dataproc.googleapis.com/v1"
 TAG = "tpu-spark"
 """Network tag of Spark's nodes, which connect to each other alone."""
 ACCOUNTS = ("spark", "run", "trigger", "build", "view")
+"""Last parts of the accounts' ids."""
 SPARK, ORCHESTRATOR, TRIGGER, BUILD, VIEW = ACCOUNTS
 ACTED_AS = (ORCHESTRATOR, TRIGGER, BUILD)
 """Accounts that whoever brings the layer up makes something run as."""
-"""Last parts of the accounts' ids."""
 
 
 def name(settings: Settings) -> str:

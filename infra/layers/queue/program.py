@@ -24,7 +24,7 @@ from infra.layers.queue.outputs import QueueOutputs
 from infra.layers.queue.ready import Ready
 from infra.layers.queue.settings import QueueSettings
 from infra.layers.queue.team import cluster as cluster_name
-from infra.layers.queue.team import held_by, planned_pools, secret_names, teams
+from infra.layers.queue.team import first_job, held_by, planned_pools, secret_names, teams
 from infra.layers.storage.outputs import StorageOutputs
 from infra.settings.schema import Settings
 from infra.slices import nodes
@@ -241,9 +241,7 @@ def program(settings: Settings, providers: Mapping[str, pulumi.ProviderResource]
     Members(settings, google)
     if own:
         Secrets(settings, storage.project_number, google)
-    commands = [
-        f"tpu job submit {settings.environment} {team.name} -- train tiny.toml" for team in teams(settings)
-    ]
+    commands = [first_job(settings, team.name) for team in teams(settings)]
     return QueueOutputs(
         cluster_queue=pulumi.Output.from_input(CLUSTER_QUEUE),
         namespaces=pulumi.Output.from_input({team.name: team.namespace for team in teams(settings)}),

@@ -123,9 +123,9 @@ def test_with_the_api_of_accounts_off_the_roles_that_a_login_lacks_are_still_lis
 
 def test_fixes_name_the_login_the_environment_and_its_project(cloud: Emulated) -> None:
     google = Client(PROJECT, Session(cloud, ADA), sleep=lambda _: None)
-    fix = "user:YOU: tpu up ENV storage --project=PROJECT"
+    fix = "user:YOU: tpu up ENV storage --project=PROJECT; --project=PROJECTS"
     (named,) = with_names([Finding("it", "missing", "", fix)], settings(), google)
-    assert named.fix == f"user:{ADA}: tpu up dev storage --project={PROJECT}"
+    assert named.fix == f"user:{ADA}: tpu up dev storage --project={PROJECT}; --project=PROJECTS"
     cloud.cloud.faults.add({"match": {"host": "*"}, "what": {"status": 503}})
     (unknown,) = with_names([Finding("it", "missing", "", "user:YOU")], settings(), google)
     assert unknown.fix == "user:YOU"

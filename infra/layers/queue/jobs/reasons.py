@@ -30,7 +30,7 @@ def queued(message: str) -> str:
     elif _NOT_WHOLE.search(text):
         reason = "waits for a whole slice"
     elif too_large := _TOO_LARGE.findall(text):
-        most = " or ".join(f"{most} of {flavor}" for flavor, _, most in too_large)
+        most = " or ".join(dict.fromkeys(f"{most} of {flavor}" for flavor, _, most in too_large))
         reason = f"can't start: it needs {_chips(int(too_large[0][1]))}, and its queue has {most}"
     else:
         return text

@@ -127,6 +127,8 @@ _CPU, _TAS = 'Flavor "cpu" does not support TopologyAwareScheduling, ', 'topolog
      "waits for a whole slice"),
     (f"couldn't assign flavors to pod set slice: {TOO_LARGE.format('a', 4)}",
      "can't start: it needs 8 chips, and its queue has 4 of a"),
+    (f"couldn't assign flavors to pod set slice: {TOO_LARGE.format('a', 4)}, {TOO_LARGE.format('a', 4)}",
+     "can't start: it needs 8 chips, and its queue has 4 of a"),
     ("couldn't assign flavors to pod set slice: flavor a not found", "flavor a not found"),
     ("ClusterQueue tpu is inactive", "ClusterQueue tpu is inactive"),
 ])  # fmt: skip

@@ -58,6 +58,15 @@ def manifest(recording: Recording, kind: str, name: str) -> dict[str, Any]:
     return copy.deepcopy(item.inputs)
 
 
+def test_the_commands_among_the_outputs_name_the_pool_where_there_are_several() -> None:
+    pool = SETTINGS["gke:tpuPools"][0]
+    both = up(**{"gke:tpuPools": [pool, {**pool, "name": "extract", "acceleratorType": "v6e-8"}]})
+    assert both.exports["submit"] == [
+        f"tpu job submit dev {team} --pool train -- train tiny.toml" for team in ("vision", "speech")
+    ]
+    assert up().exports["submit"][0] == "tpu job submit dev vision -- train tiny.toml"
+
+
 @pytest.mark.parametrize("name", ["jobset", "kueue"])
 def test_every_object_of_the_released_manifests_is_applied_as_it_is(name: str) -> None:
     """But for images, the descriptions in schemas of kinds, and how long Kueue waits for pods."""
