@@ -306,7 +306,8 @@ def _follow(jobs: Jobs, name: str, hourly: float | None = None, predicted: RunPr
             print(f"  | {text}", flush=True)
         if status.state == FAILED and (first := jobs.failed(name)):
             number, failed_pod, code = first
-            print(f"{name}: worker {number} failed first, with status {code}", flush=True)
+            if (failure := f"worker {number} failed first, with status {code}") not in status.why:
+                print(f"{name}: {failure}", flush=True)
             for _, text in jobs.log(failed_pod, lines=_LAST_LINES) if failed_pod != pod else ():
                 print(f"  | {text}", flush=True)
         if status.state in ENDED:
@@ -336,7 +337,7 @@ def _place(status: Status) -> str:
 def _words(status: Status) -> str:
     parts = [_place(status)]
     if status.restarts:
-        parts.append(f"restarted {status.restarts} times, {status.counted} of them counted")
+        parts.append(f"restarted {counted(status.restarts, 'time')}, {status.counted} of them counted")
     if status.why:
         parts.append(status.why)
     return ", ".join(parts)

@@ -68,7 +68,7 @@ SCENARIO = Scenario(
         step.lose("train-1", how="notice", run="moved", for_s=1200),
         step.stop(
             "moved",
-            prints="(?s)running.*restarted 1 times, 0 of them counted.*moved: completed",
+            prints="(?s)running.*restarted 1 time, 0 of them counted.*moved: completed",
             wait=True,
         ),
         step.resumed("moved", 10),

@@ -91,7 +91,7 @@ def test_each_change_and_each_line_of_worker_0_is_printed_once(capsys: pytest.Ca
         "  | step 1",
         "  | step 2",
         "train-tiny: running, 4 of 4 hosts",
-        "train-tiny: running, 4 of 4 hosts, restarted 1 times, 0 of them counted",
+        "train-tiny: running, 4 of 4 hosts, restarted 1 time, 0 of them counted",
         "  | step 2 again",
         "train-tiny: completed",
     ]
@@ -110,6 +110,14 @@ def test_of_a_failed_job_the_worker_that_failed_first_speaks_last(capsys: pytest
         "  | NaN",
     ]
     assert cluster.read[-1] == ("two", "", 30)
+
+
+def test_a_failure_that_the_status_names_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
+    why = "worker 2 failed first, with status 3: tpu job logs dev vision train-tiny"
+    cluster = Cluster(status(FAILED, why=why))
+    cluster.first_failed, cluster.logs = (2, "two", 3), {"two": [("1", "NaN")]}
+    assert follow(cluster) == 1
+    assert capsys.readouterr().out.splitlines() == [f"train-tiny: failed, {why}", "  | NaN"]
 
 
 def test_what_worker_0_printed_before_it_failed_isnt_printed_twice(
