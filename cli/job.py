@@ -129,8 +129,6 @@ def submit(
             f"  output:  tpu job logs {path} --follow\n"
             f"  end it:  tpu job cancel {path}"
         )
-        if chosen.run:
-            print(f"  run:     {chosen.run}")
         if run := run_of(chosen.program):
             print(f"  curves:  tpu runs show {environment} {run}")
         if detach:
@@ -145,7 +143,7 @@ def submit(
 
 
 def _introduce(chosen: Submission, predicted: RunPrice) -> None:
-    """Print the job, its pools' price and the predicted price of the run."""
+    """Print the job, its pools' price, the predicted price of the run, and the run that it writes."""
     print(f"job {chosen.job.name} of {chosen.job.team.name}: {chosen.reason}")
     print(
         f"  priority {chosen.job.priority}; ${dollars(chosen.hourly)} an hour while it runs "
@@ -153,6 +151,8 @@ def _introduce(chosen: Submission, predicted: RunPrice) -> None:
     )
     if predicted.dollars is not None:
         print(f"  predicted: {predicted}")
+    if chosen.run:
+        print(f"  run: {chosen.run}; a run of that name is continued")
 
 
 @job.command("list", examples=["dev", "dev vision --json"])
