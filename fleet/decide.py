@@ -193,9 +193,11 @@ def _desired(
 
 def _absent(desired: Decision, last: WorkerStatus | None, *, deleted: bool) -> Decision:
     """Return the decision on a member without a node; `deleted`: somebody deleted it past Pulumi."""
-    done = last is not None and last.work == "done"
+    # A boot under way, or a failed one, is of a later life than the work.
+    done = last is not None and last.work == "done" and last.boot not in ("booting", "failed")
     if deleted and done:
-        why = "its work is done; it was deleted, and isn't recreated"
+        again = "to run it again, delete its entry in the settings, tpu up, and enter it again"
+        why = f"its work is done; it was deleted, and isn't recreated\n    fix: {again}"
         return replace(desired, action=Action.LEAVE, condition=Condition.DONE, why=why, cause=None)
     if deleted:
         return replace(desired, condition=Condition.RECOVERING)
@@ -282,9 +284,10 @@ def _allowed(desired: Decision, member: Node, view: View, state: ControllerState
         return replace(desired, action=Action.HOLD, why=f"{why}\n    fix: tpu publish a corrected one")
     # What Google took away is deleted at once: its name and its quota are of use to the next.
     gone = desired.action is Action.REPLACE and desired.claim is Claim.NONE
+    deleted = desired.action is Action.CREATE and desired.condition is Condition.RECOVERING
     silent_s = view.at_s - state.listed_s
     unlisted = view.statuses is None and silent_s < limits.heartbeat_timeout_s
-    if gone and unlisted and member.run and not state.open(member.key):
+    if (gone or deleted) and unlisted and member.run and not state.open(member.key):
         why = f"{desired.why}; whether its work is done isn't known: the bucket didn't answer for"
         why = f"{why} {silent_s / 60:.0f} min, recreated after {limits.heartbeat_timeout_s / 60:.0f}"
         return replace(desired, action=Action.HOLD, condition=Condition.UNKNOWN, why=why)

@@ -38,16 +38,17 @@ def over(decisions: Collection[Decision], since_s: float = 0.0) -> Mapping[Claim
 
 
 def start_s(status: WorkerStatus) -> float:
-    """Return when a job began, by its host's clock; of hosts that don't report it, the status' time.
+    """Return when the last of a job's workers began, by its host's clock; where unknown, the status' time.
 
     A report of an earlier program may be newer than the command that replaces it: a host's service repeats
     it once when it starts again, as it does after an installation.
     """
-    return status.began_s or status.at_s
+    return max(status.began_s, status.last_began_s) or status.at_s
 
 
 def _earlier(status: WorkerStatus, since_s: float) -> bool:
-    return start_s(status) <= since_s + (_SET_S if status.began_s else 0.0)
+    """Return True if a worker began at `since_s` or before."""
+    return status.began_s <= since_s + _SET_S if status.began_s else status.at_s <= since_s
 
 
 def disputed(fleet: Environment, claims: Mapping[Claim, Collection[Decision]], now_s: float) -> str:

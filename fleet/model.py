@@ -120,6 +120,7 @@ class WorkerStatus:
         worked_s: time of the last report of work; 0: never.
         run: URL of what the work makes; empty: unknown.
         began_s: start of the job by the host's clock, of several the earliest; 0: unknown.
+        last_began_s: of several the latest.
     """
 
     at_s: float
@@ -139,6 +140,7 @@ class WorkerStatus:
     final: bool = False
     run: str = ""
     began_s: float = 0.0
+    last_began_s: float = 0.0
 
     def of(self, command: str) -> "WorkerStatus":
         """Return this status for a member's command; that of another command is reduced to `older`."""
@@ -146,7 +148,14 @@ class WorkerStatus:
             return self
         worked_s = self.at_s if self.work == "running" else self.worked_s
         older = WorkerStatus(
-            self.at_s, self.boot, self.stage, "older", command=self.command, worked_s=worked_s
+            self.at_s,
+            self.boot,
+            self.stage,
+            "older",
+            command=self.command,
+            worked_s=worked_s,
+            began_s=self.began_s,
+            last_began_s=self.last_began_s,
         )
         return replace(older, disk_full=self.disk_full)
 
@@ -250,6 +259,7 @@ def summarized(workerstatus: Sequence[WorkerStatus]) -> WorkerStatus | None:
         goodput=next((work.goodput for work in works if work.goodput is not None), None),
         run=next((work.run for work in works if work.run), ""),
         began_s=min((work.began_s for work in works), default=0.0),
+        last_began_s=max((max(work.began_s, work.last_began_s) for work in works), default=0.0),
     )
 
 

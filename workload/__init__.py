@@ -28,11 +28,6 @@ def as_typed(text: str) -> str:
     return re.sub(rf"(?<!tpu )\b{NAME}(?= [a-z]|$)", _typed, text)
 
 
-def count_of(number: int, noun: str) -> str:
-    """Return a number with its noun, e.g. `1 shard`, `1,024 shards`."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
 def print_progress(line: str) -> None:
     """Print progress on stderr, apart from output for programs."""
     print(f"  … {line}", file=sys.stderr, flush=True)

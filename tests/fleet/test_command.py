@@ -7,8 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -19,7 +17,7 @@ from fleet import monitor, recovery, store
 from fleet.adhoc import AdHoc
 from fleet.controller_state import ControllerState
 from fleet.environment import Environment
-from fleet.model import View, WorkerStatus, ZoneView
+from fleet.model import WorkerStatus, ZoneView
 from fleet.store import RENEW_S, BucketStore, object_of
 from infra.engine.prices import within_budget
 from infra.errors import InfraError
@@ -122,36 +120,6 @@ def test_a_slice_that_the_stack_does_not_hold_is_left_alone_with_what_to_do(
     assert fleet(["recover", "dev", "--yes"]) == 0
     assert fleet(["delete", "dev", "--slice", "train", "--yes"]) == 0
     assert not world.requests
-
-
-def test_a_deleted_slice_that_the_stack_holds_comes_back_only_if_its_work_is_not_done(
-    world: Cloud, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    observe, done = world.observe, WorkerStatus(0.0, "ready", "launch", "done")
-    world.statuses["train"] = done
-
-    def outlived(zones: Sequence[str]) -> View:
-        """As the bucket does, show the heartbeats of a node that is gone."""
-        view = observe(zones)
-        kept = {"train": [replace(done, at_s=view.at_s - 60)]} if "train" in world.statuses else {}
-        return replace(view, statuses={**kept, **(view.statuses or {})})
-
-    monkeypatch.setattr(world, "observe", outlived)
-    assert fleet(["delete", "dev", "--slice", "train", "--yes"]) == 0
-    assert world.requests == [("delete", "train")]
-    output = capsys.readouterr().out
-    assert "still holds train, and tpu recover or a monitor recreates what isn't done" in output
-    assert "delete the entry in Pulumi.dev.yaml, then tpu up dev\n" in output
-    assert "tpu fleet create" not in output
-    world.states["train"] = ""
-    assert fleet(["recover", "dev", "--yes"]) == 0
-    assert "nothing to recover" in capsys.readouterr().out
-    assert world.requests == [("delete", "train")], "it would be billed again"
-    assert fleet(["status", "dev"]) == 0
-    assert "its work is done; it was deleted, and isn't recreated" in capsys.readouterr().out
-    del world.statuses["train"]
-    assert fleet(["recover", "dev", "--yes"]) == 0
-    assert world.requests[1:] == [("up", "train")]
 
 
 def test_a_fleet_of_another_stack_is_left_alone_until_it_is_taken_over_after_a_yes(

@@ -366,6 +366,25 @@ def test_a_named_slice_is_made_again_only_where_pulumi_is_there_and_holds_what_i
     assert "no longer a zone of its fleet" not in result.why, "it has none"
 
 
+@pytest.mark.parametrize(
+    ("statuses", "action"),
+    [
+        ([WorkerStatus(NOW_S - 90, "ready", work="done")], Action.LEAVE),
+        ([WorkerStatus(NOW_S - 9000, work="done"), WorkerStatus(NOW_S - 60, "booting")], Action.CREATE),
+        ([WorkerStatus(NOW_S - 90, "ready", work="running")], Action.CREATE),
+        (None, Action.HOLD),
+    ],
+)
+def test_a_named_slice_that_was_deleted_is_made_again_unless_its_last_life_ended_done(
+    statuses: list[WorkerStatus] | None, action: Action
+) -> None:
+    member, known = replace(fleet(1)[0], name="train", member=None, spread=()), ControllerState()
+    known.listed_s = NOW_S - 60
+    seen = replace(view(), statuses=None if statuses is None else {"train": statuses})
+    (result,) = decide([member], seen, known, Limits(), replace(OWNER, held=HELD))
+    assert result.action is action, result
+
+
 def test_a_bundle_that_booted_nowhere_is_not_rolled_to_the_next() -> None:
     state = ControllerState()
     state.boot_failed("b1", "tpu-x-0: its boot failed at bundle")

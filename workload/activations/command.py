@@ -2,13 +2,15 @@
 
 import argparse
 import json
+import math
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
+from views.counts import counted
 from workload import arguments as arguments_of
-from workload import count_of, print_progress
+from workload import print_progress
 from workload.activations import pickles
 from workload.activations.reader import Activations
 from workload.activations.shard import CHANGED, MEND, About, Shard
@@ -66,11 +68,13 @@ def _show(options: argparse.Namespace, activations: Activations) -> int:
             named = {"id": document.id, "sample": document.sample, "tokens": len(document.tokens)}
             print(json.dumps({**named, "shapes": shapes}))
             return 0
-        print(f"{document.id}: sample {document.sample}, {count_of(len(document.tokens), 'token')}")
+        print(f"{document.id}: sample {document.sample}, {counted(len(document.tokens), 'token')}")
         for point in activations.points:
             value = document[point]
-            norms_L = np.linalg.norm(value.astype(np.float32).reshape(len(value), -1), axis=1)
-            shape, norm = "x".join(map(str, value.shape)), f"mean norm of a token {norms_L.mean():.4g}"
+            size = math.prod(value.shape[1:])
+            norms_L = np.linalg.norm(value.astype(np.float32).reshape(len(value), size), axis=1)
+            shape = "x".join(map(str, value.shape))
+            norm = f"mean norm of a token {norms_L.mean():.4g}" if len(value) else "no token is kept"
             print(f"  {point:<20} {shape:<14} {value.dtype} {norm}")
         return 0
     if options.json:
@@ -84,8 +88,8 @@ def _show(options: argparse.Namespace, activations: Activations) -> int:
         about = shard.about
         print(
             f"tpu_{about.worker} shard {about.number} of {about.shards}:"
-            f" {count_of(len(shard.ids), 'document')}, {count_of(shard.tokens, 'token')},"
-            f" {count_of(len(about.points), 'point')}"
+            f" {counted(len(shard.ids), 'document')}, {counted(shard.tokens, 'token')},"
+            f" {counted(len(about.points), 'point')}"
         )
     print(f"points: {', '.join(activations.points)}")
     return 0
@@ -166,7 +170,7 @@ def _verify(options: argparse.Namespace, activations: Activations) -> int:
     for problem in problems:
         print(problem)
     counts = (len(activations.names), "shard"), (len(held), "document"), (len(problems), "problem")
-    print(f"{options.run}: {', '.join(count_of(*count) for count in counts)}")
+    print(f"{options.run}: {', '.join(counted(*count) for count in counts)}")
     return 1 if problems else 0
 
 

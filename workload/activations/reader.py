@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from workload import command, count_of
+from views.counts import counted
+from workload import command
 from workload.activations.shard import OF_SHARDS, SUFFIX, Shard, index
 from workload.activations.statistics import Moments
 from workload.errors import DataError
@@ -112,9 +113,10 @@ class Activations:
         for name in self.names:
             if path := _NAME.fullmatch(name):
                 present.setdefault(int(path[1]), []).append(name)
-        missing = sum(self.open(names[0]).about.shards - len(names) for names in present.values())
-        of_begun = f"{count_of(missing, 'shard')} of {count_of(len(present), 'stream')}" if missing else ""
-        without = f"all shards of {count_of(len(absent), 'stream')}" if (absent := self.absent()) else ""
+        expected = [self.open(names[0]).about.shards - len(names) for names in present.values()]
+        missing = [number for number in expected if number > 0]
+        of_begun = f"{counted(sum(missing), 'shard')} of {counted(len(missing), 'stream')}" if missing else ""
+        without = f"all shards of {counted(len(absent), 'stream')}" if (absent := self.absent()) else ""
         if not (lacking := " and ".join(filter(None, (of_begun, without)))):
             return ""
         return f"{self.url}: lacks {lacking}; `{command('activations', 'verify', self.url)}` names them"

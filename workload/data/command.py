@@ -3,7 +3,8 @@
 import argparse
 from pathlib import Path
 
-from workload import command, count_of, print_progress
+from views.counts import counted
+from workload import command, print_progress
 from workload.arguments import add_text, chat_problems, lacking
 from workload.errors import ConfigError, Problem
 
@@ -74,8 +75,8 @@ def main(options: argparse.Namespace) -> int:
     fix = "\n    fix: --id FIELD, unique in each row, or no --id: places are names then" if unnamed else ""
     note = "\ntokens are bytes; for a model that has a tokenizer of its own: --tokenizer FOLDER"
     print(
-        f"{out.url}: {count_of(done.samples, 'sample')}, {count_of(done.tokens, 'token')}"
-        f" in {count_of(len(done.streams), 'stream')}"
+        f"{out.url}: {counted(done.samples, 'sample')}, {counted(done.tokens, 'token')}"
+        f" in {counted(len(done.streams), 'stream')}"
         + (f"; rejected: {aside} ({out.url}/{REJECTED} names them){fix}" if aside else "")
         + (note if options.tokenizer == "bytes" else "")
         + f"\nnext: {following}"

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from views.counts import counted
 from workload import arguments as arguments_of
-from workload import command, count_of, print_progress
+from workload import command, print_progress
 from workload.activations import pickles
 from workload.activations.reader import Activations
 from workload.errors import ConfigError, Problem, StoreError, TakenError, WorkloadError
@@ -245,7 +246,7 @@ def _extract(
         pickles.by_layer(extraction.points, options.point)  # refuse before hours of work
     with lease:
         summary = extraction.go()
-    shards = f"{count_of(summary.shards, 'shard')} of {count_of(summary.samples, 'sample')}"
+    shards = f"{counted(summary.shards, 'shard')} of {counted(summary.samples, 'sample')}"
     created = f"{summary.made} made here" + (
         f", {summary.taken} by another meanwhile" if summary.taken else ""
     )

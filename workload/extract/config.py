@@ -61,5 +61,6 @@ def load(name: str, overrides: Sequence[str] = ()) -> Config:
         problems.append(Problem("model.weights", '""', "must name a folder of weights", fix))
     if problems:
         raise ConfigError(name, problems)
-    positions = tuple(word.strip() for words in config.extract.positions for word in words.split(","))
+    words = (word.strip() for text in config.extract.positions for word in text.split(","))
+    positions = tuple(filter(None, words))
     return replace(config, extract=replace(config.extract, positions=positions))

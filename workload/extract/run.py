@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 import jax
 import numpy as np
 
-from workload import count_of
+from views.counts import counted
 from workload.activations import shard, writer
 from workload.activations.writer import Content
 from workload.data.ragged import offsets
@@ -149,7 +149,7 @@ class Extraction:
         self._write(self._note())
         chips = jax.local_device_count() if jax.default_backend() == "tpu" else 0
         self._progress(f"output: {self.estimate.text(chips)}")
-        self._progress(f"{count_of(len(self._ranges), 'shard')}, {len(self._committed)} there already")
+        self._progress(f"{counted(len(self._ranges), 'shard')}, {len(self._committed)} there already")
         summary = ExtractionSummary(
             tokens=sum(self._lengths[document] for part in missing for document in part.documents),
             places=sum(len(part.batches) for part in missing) * self._shape.tokens,

@@ -73,6 +73,7 @@ class Heartbeat:
         self._changed = threading.Condition()
         self._new = self._refused = False
         self._attributes: bool | None = None  # None: not tried yet
+        self._attribute = ""  # written last
         self._thread = threading.Thread(target=self._loop, name="heartbeat", daemon=True)
 
     @classmethod
@@ -141,7 +142,7 @@ class Heartbeat:
                 self._facts["why"] = " ".join(str(why).split())[:_WHY_LENGTH] or type(why).__name__
             self._changed.notify()
         if state and self._bucket:
-            self._thread.join(2 * _PATIENCE_S + (_QUOTA_S if self._for_good(state) else 0.0))
+            self._thread.join(2 * _PATIENCE_S + (_QUOTA_S if _for_good(state, self._facts) else 0.0))
 
     def __enter__(self) -> Self:
         if self._bucket:
@@ -160,7 +161,7 @@ class Heartbeat:
             self.print_event(state)
             self._write_attribute(state, facts)
             self._write(state, facts)
-            if self._for_good(state):
+            if _for_good(state, facts):
                 self._attest(state, facts)
             if state != "running":
                 return
@@ -184,22 +185,20 @@ class Heartbeat:
             return
         about = {"state": state, "command": self._command, "updated_s": round(time.time())}
         about |= {"why": facts.get("why", ""), "final": bool(facts.get("final"))}
+        self._attribute = json.dumps(about)
         try:
-            write_guest_attribute(_ATTRIBUTE, json.dumps(about))
+            write_guest_attribute(_ATTRIBUTE, self._attribute)
         except (HostError, OSError, ValueError):
             self._attributes = self._attributes or False
         else:
             self._attributes = True
-
-    def _for_good(self, state: str) -> bool:
-        return state == "done" or bool(self._facts.get("final"))
 
     def _attest(self, state: str, facts: dict[str, str | int]) -> None:
         """Write the guest attribute once more if it was dropped, as after many starts in a minute."""
         if not self._attributes:
             return
         with suppress(HostError, OSError, ValueError):
-            if f'"state": "{state}"' not in (read(f"instance/guest-attributes/{_ATTRIBUTE}") or ""):
+            if read(f"instance/guest-attributes/{_ATTRIBUTE}") != self._attribute:
                 time.sleep(_QUOTA_S)
                 self._write_attribute(state, facts)
 
@@ -222,3 +221,7 @@ class Heartbeat:
             self._refused = True
         else:
             self._refused = False
+
+
+def _for_good(state: str, facts: Mapping[str, str | int]) -> bool:
+    return state == "done" or (state == "failed" and bool(facts.get("final")))

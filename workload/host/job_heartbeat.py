@@ -101,7 +101,7 @@ class JobHeartbeat:
         self._reported: tuple[str, str] | None = None
 
     def observe(self, service: Service) -> None:
-        """Report a change of state; the end of a job is written on return, or 40 s have passed."""
+        """Report a change of state; on return the end of a job is written, or given up: `Heartbeat.end`."""
         state = service.state
         if state is None or (state, service.invocation) == self._reported:
             return

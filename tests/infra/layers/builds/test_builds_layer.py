@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from infra.core import guard
-from infra.engine.refusals import against
+from infra.engine.refusals import against, in_use
 from infra.engine.registry import layers
 from infra.errors import InfraError
 from infra.layers.builds import access, names, render
@@ -235,6 +235,7 @@ def test_whatever_a_layer_makes_beside_its_guards_is_no_guard(
     state = [{"urn": f"urn:pulumi:dev::{layer}::{item.type}::{item.name}", "type": item.type,
               "outputs": {**item.inputs, "labels": {}}} for item in made]  # fmt: skip
     assert not list(against("dev", layer, state))
+    assert not list(in_use({layer: state}))
     assert len(requests) == sum(
         item.inputs.get("what") in guard.KINDS for item in made if item.type.startswith("pulumi-python:")
     )
