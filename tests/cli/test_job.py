@@ -163,8 +163,8 @@ def test_submitting_names_pools_price_and_the_next_commands(
     assert "job train-tiny of vision: 1 x v6e-16 (4x4, 4 hosts of ct6e-standard-4t) in us-east5-b" in out
     assert "  priority medium; $22.45 an hour while it runs (prices read " in out
     assert "predicted" not in out
-    told, _, after = out.partition("submitted\n")
-    assert "  run: vision-train-tiny; a run of that name is continued\n" in told
+    before, _, after = out.partition("submitted\n")
+    assert "  run: vision-train-tiny; a run of that name is continued\n" in before
     for line in (
         "  output:  tpu job logs dev vision train-tiny --follow",
         "  end it:  tpu job cancel dev vision train-tiny",

@@ -88,10 +88,10 @@ def test_a_fleet_alone_is_offered_the_command_that_makes_its_streams() -> None:
         for problem in inputs.missing(Google(), "dev", run, Path())  # type: ignore[arg-type]
     }
     made = f"tpu workload data streams --source … --out {BUCKET}/streams"
-    there = "; gcloud storage ls lists what is there"
+    listing = "; gcloud storage ls lists what is there"
     assert fixes == {
-        "tpu:slices, own": made + there,
-        "tpu:slices, many": f"{made}; or tpu fleet deploy dev --slice many{there}",
+        "tpu:slices, own": made + listing,
+        "tpu:slices, many": f"{made}; or tpu fleet deploy dev --slice many{listing}",
     }
 
 
