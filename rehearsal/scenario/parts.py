@@ -91,11 +91,8 @@ SLURM = {
     "slurm:ssh": SSH + " {node} {command}",
 }
 SLURM_UP = (*FOUNDATION, step.up("tpu"), step.up("slurm"), step.ready(CONTROLLER), step.ready(LOGIN))
-# After its destroy: the disk of its state, and no machine, account, address or secret.
+# After its destroy: the disk of its state, and no machine.
 SLURM_LEFT = (
-    step.command(
-        "tpu doctor dev | grep 'is at Google, and'", prints=r"\A[^\n]*slurm-dev-state is at Google[^\n]*\Z"
-    ),
     step.command(
         "curl --silent --unix-socket $REHEARSAL_CONTROL http://cloud/status", prints=r'"instances": \[\]'
     ),
