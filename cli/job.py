@@ -18,7 +18,7 @@ from infra.core.layer import up_command
 from infra.engine.pulumi import confirm
 from infra.engine.settings import from_file
 from infra.errors import CommandError, InputError
-from infra.google.client import USERINFO, Client, RequestError
+from infra.google.client import Client, RequestError, member
 from infra.google.failures import Kind
 from infra.google.kubernetes import cluster_named
 from infra.layers.gke import pools
@@ -253,15 +253,11 @@ def _unseen(settings: Settings, client: Client, name: str, refusal: str) -> str:
 
     It refuses a cluster that isn't there likewise, and members of a team lose the right to see it with it.
     """
-    try:
-        account = client.json("GET", USERINFO).get("email")
-    except RequestError:
-        account = None
-    members = {member.partition(":")[2] for team in settings[QueueSettings].teams for member in team.members}
+    login = member(client)
     up = f"tpu up {settings.environment} gke queue"
-    if account in members:
+    if any(login in team.members for team in settings[QueueSettings].teams):
         return (
-            f"the cluster {name} isn't up, or not since {account} is in queue:teams\n"
+            f"the cluster {name} isn't up, or not since {login.partition(':')[2]} is in queue:teams\n"
             f"    fix: the platform engineer brings it up: {up}"
         )
     text = _for_members(settings, f"no access to the cluster {name}: {refusal}")

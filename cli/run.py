@@ -27,7 +27,7 @@ from cli.publish import progress
 from cli.user_code import UserCode, read_program
 from fleet import hosts
 from fleet.adhoc import STOP_WHEN_DONE, ConcurrentChangeError, Phase, held
-from fleet.model import GOING, ON_THE_WAY, TAKEN_AWAY, Condition, ObservedNode
+from fleet.model import GOING, INSTALL, ON_THE_WAY, TAKEN_AWAY, Condition, ObservedNode
 from fleet.observation import Observation
 from fleet.remote_exec import Remote
 from fleet.request import FleetCommand
@@ -68,7 +68,7 @@ _ONCE_UPDATED = (
     " { echo 'the metadata server has no update to bundle BUNDLE after 30 s: nothing is restarted' >&2;"
     " exit 1; }; sleep 1; done; "
 )
-_INSTALL = _ONCE_UPDATED + "sudo systemctl restart google-startup-scripts"
+_INSTALL = _ONCE_UPDATED + INSTALL
 # The loader of the metadata, and of the stages those that new code needs. The job's starts are counted anew.
 _INSTALL_CODE = (
     _ONCE_UPDATED + "loader=$(get startup-script)"

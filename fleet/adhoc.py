@@ -26,9 +26,8 @@ Item = Mapping[str, Any]
 NOTHING: Mapping[str, Item] = MappingProxyType({})
 STOP_WHEN_DONE = "stopWhenDone"
 PHASE, WHY, OWNER, ID = "phase", "why", "owner", "id"
-SINCE = (
-    "sinceS"  # start of an earlier program, whose end is none of the present one: fleet/ending.py, `start_s`
-)
+# Start of an earlier program, whose end is none of the present one: fleet/ending.py, `start_s`.
+SINCE = "sinceS"
 REPLACING = "replacing"  # its hosts may still run the program before it
 _VERSION, _FORMAT, _ENVIRONMENT = "version", 2, "environment"
 WRITTEN = "writtenS"

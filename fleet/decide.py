@@ -13,6 +13,7 @@ from fleet.controller_state import Attempt, ControllerState, Refusal
 from fleet.model import (
     GOING,
     HEARTBEAT_S,
+    INSTALL,
     ON_THE_WAY,
     TAKEN_AWAY,
     Action,
@@ -207,7 +208,7 @@ def _absent(desired: Decision, last: WorkerStatus | None, *, deleted: bool) -> D
 def _older(member: Node, observed: ObservedNode) -> str:
     """Return the reason for hosts with another command than the member's, and how they get it."""
     where = f"{observed.labels.get('environment', 'ENV')} --slice {member.slice}"
-    command = f"tpu fleet exec {where} -- sudo systemctl restart google-startup-scripts"
+    command = f"tpu fleet exec {where} -- {INSTALL}"
     return (
         f"its hosts run an older command until they boot again\n    fix: {command}; then tpu restart {where}"
     )

@@ -43,7 +43,7 @@ def start_s(status: WorkerStatus) -> float:
     A report of an earlier program may be newer than the command that replaces it: a host's service repeats
     it once when it starts again, as it does after an installation.
     """
-    return max(status.began_s, status.last_began_s) or status.at_s
+    return status.last_began_s or status.at_s
 
 
 def _earlier(status: WorkerStatus, since_s: float) -> bool:

@@ -228,6 +228,7 @@ def _status(kind: str, item: Mapping[str, Any]) -> WorkerStatus:
     state, why = foreign.text(metadata, "state"), foreign.text(metadata, "why")
     if kind == "boot":
         return WorkerStatus(at_s, boot=state, stage=foreign.text(metadata, "stage"), why=why)
+    began_s = foreign.number(metadata, "began_s") or 0.0
     return WorkerStatus(
         at_s,
         work=state,
@@ -242,7 +243,8 @@ def _status(kind: str, item: Mapping[str, Any]) -> WorkerStatus:
         goodput=foreign.number(metadata, "goodput"),
         final=metadata.get("final") == "1",
         run=foreign.text(metadata, "run"),
-        began_s=foreign.number(metadata, "began_s") or 0.0,
+        began_s=began_s,
+        last_began_s=began_s,
     )
 
 

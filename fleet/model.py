@@ -21,6 +21,9 @@ GOING = frozenset({"DELETING", "STOPPING", "HIDING"})
 BOOT_ENDS = frozenset({"ready", "failed", "rerun-failed"})
 """States in which a host's startup script has ended."""
 
+INSTALL = "sudo systemctl restart google-startup-scripts"
+"""Line for a host's shell: run the startup script again, which installs what its metadata name by now."""
+
 HEARTBEAT_S = 60.0
 """Longest pause between two heartbeats of a job, in seconds (docs/internals/architecture.md)."""
 
@@ -120,7 +123,7 @@ class WorkerStatus:
         worked_s: time of the last report of work; 0: never.
         run: URL of what the work makes; empty: unknown.
         began_s: start of the job by the host's clock, of several the earliest; 0: unknown.
-        last_began_s: of several the latest.
+        last_began_s: of several the latest; of one the same.
     """
 
     at_s: float
@@ -259,7 +262,7 @@ def summarized(workerstatus: Sequence[WorkerStatus]) -> WorkerStatus | None:
         goodput=next((work.goodput for work in works if work.goodput is not None), None),
         run=next((work.run for work in works if work.run), ""),
         began_s=min((work.began_s for work in works), default=0.0),
-        last_began_s=max((max(work.began_s, work.last_began_s) for work in works), default=0.0),
+        last_began_s=max((work.last_began_s for work in works), default=0.0),
     )
 
 

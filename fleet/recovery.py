@@ -8,7 +8,7 @@ from fleet.adhoc import PHASE
 from fleet.controller import Controller
 from fleet.environment import Environment, opened
 from fleet.errors import FleetError
-from fleet.model import Action, Cause, Condition, Decision
+from fleet.model import INSTALL, Action, Cause, Condition, Decision
 from fleet.observation import Observation
 from fleet.observing import print_status, progress, report_unanswered
 from fleet.request import FleetCommand
@@ -26,7 +26,6 @@ from infra.slices.settings import TpuSettings
 from views.counts import counted
 
 _POLL_S = 2.0
-_START_AGAIN = "sudo systemctl restart google-startup-scripts"
 _PATIENCE_S = 300.0  # with a zone that doesn't answer
 
 
@@ -197,7 +196,7 @@ def _report(
         print(f"done{'; new nodes boot now' if new else ''}; next: tpu status {request.environment} --watch")
         if updated:
             named = " ".join(f"--slice {name}" for name in updated)
-            again = f"tpu fleet exec {request.environment} {named} -- {_START_AGAIN}"
+            again = f"tpu fleet exec {request.environment} {named} -- {INSTALL}"
             print(f"living nodes start with the new settings at their next boot, or now: {again}")
     for key, failure in failures.items():
         print(f"error: {key}: {with_roles(str(failure))}", file=sys.stderr)

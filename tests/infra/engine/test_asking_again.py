@@ -185,14 +185,19 @@ def test_a_saved_plan_is_applied_once(root: Path, pulumi_cli: FakePulumi, slept:
     assert (ups(pulumi_cli), slept) == (1, [])
 
 
+def fix_of(layer: str, root: Path) -> list[str]:
+    """Bring a layer up, which must fail; return the lines behind the error's first."""
+    with pytest.raises(CommandError) as failed:
+        stacks.up("dev", [layer], root, ["--yes"])
+    return str(failed.value).splitlines()[1:]
+
+
 def test_a_secret_that_is_missing_ends_the_update_with_the_commands_that_mend_it(
     root: Path, pulumi_cli: FakePulumi, slept: list[float]
 ) -> None:
     refused = "googleapi: Error 404: Secret [projects/1/secrets/hf-token] not found."
     errors(pulumi_cli, (OTHER, f"Error creating SecretIamMember: {refused}, notFound"))
-    with pytest.raises(CommandError) as failed:
-        stacks.up("dev", ["storage"], root, ["--yes"])
-    assert str(failed.value).splitlines()[1:] == [
+    assert fix_of("storage", root) == [
         "    fix: printf %s VALUE | gcloud secrets create hf-token --project=my-project --data-file=-, "
         "then tpu up dev storage"
     ]
@@ -206,9 +211,7 @@ def test_a_login_that_may_not_act_as_an_account_learns_the_setting_with_its_own_
     account = "tpu-pipeline-run@my-project.iam.gserviceaccount.com"
     on = f"resource '//iam.googleapis.com/projects/my-project/serviceAccounts/{account}'"
     errors(pulumi_cli, (OTHER, f"Error 403: Permission 'iam.serviceAccounts.actAs' denied on {on}"))
-    with pytest.raises(CommandError) as failed:
-        stacks.up("dev", ["pipeline"], root, ["--yes"])
-    assert str(failed.value).splitlines()[1:] == [
+    assert fix_of("pipeline", root) == [
         "    fix: grant roles/iam.serviceAccountUser on the pipeline's accounts: "
         "user:ada@example.com in pipeline:accountUsers, then tpu up dev pipeline"
     ]
