@@ -8,37 +8,27 @@ import datetime
 import math
 import re
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, ClassVar
 
 import yaml
 
 MAX_VALUES = 100_000  # a thousand slices with all their settings are a fifth of it
+MAX_DEPTH = 100
 TOP_LEVEL = ("config", "encryptedkey", "encryptionsalt", "secretsprovider")
 
 
-class _Loader(yaml.SafeLoader):
+_Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's, where PyYAML was built with it
+
+
+class _Loader(_Base):  # type: ignore[misc]
     """Refuses what Pulumi refuses: a key that stands twice, and aliases that expand without end."""
 
-    yaml_implicit_resolvers = {}  # noqa: RUF012 (not those of YAML 1.1; a base without types)
-
-    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        node: yaml.MappingNode = super().compose_mapping_node(anchor)
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode):
-                if key.value in seen:
-                    raise yaml.MarkedYAMLError(
-                        problem=f"{key.value} is there twice", problem_mark=key.start_mark
-                    )
-                seen.add(key.value)
-        return node
+    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}  # not those of YAML 1.1
 
     def get_single_node(self) -> Any:
         node = super().get_single_node()
         if node is not None and _expanded(node, {}) > MAX_VALUES:
-            raise yaml.MarkedYAMLError(
-                problem=f"its aliases expand to more than {MAX_VALUES:,} values", problem_mark=node.start_mark
-            )
+            raise _refusal(f"its aliases expand to more than {MAX_VALUES:,} values", node)
         return node
 
     def boolean(self, node: yaml.ScalarNode) -> bool:
@@ -70,11 +60,24 @@ class _Loader(yaml.SafeLoader):
             return str(node.value)
 
 
+def _refusal(problem: str, at: Any) -> yaml.MarkedYAMLError:
+    return yaml.MarkedYAMLError(problem=problem, problem_mark=at.start_mark)
+
+
 def _expanded(node: yaml.Node, known: dict[int, float]) -> float:
-    """Values of a node once every alias is written out; infinitely many where it holds itself."""
+    """Values of a node once every alias is written out; infinitely many where it holds itself.
+
+    Raises YAMLError for a mapping with a key that stands twice.
+    """
     if id(node) not in known:
         known[id(node)] = math.inf
         inner = node.value if isinstance(node, yaml.CollectionNode) else []
+        if isinstance(node, yaml.MappingNode):
+            seen: set[str] = set()
+            for key in (key for key, _ in inner if isinstance(key, yaml.ScalarNode)):
+                if key.value in seen:
+                    raise _refusal(f"{key.value} is there twice", key)
+                seen.add(key.value)
         parts = [part for item in inner for part in (item if isinstance(item, tuple) else (item,))]
         known[id(node)] = 1 + sum(_expanded(part, known) for part in parts)
     return known[id(node)]
@@ -102,6 +105,12 @@ for _tag, _construct in (
 
 def load(text: str) -> Any:
     """Parse a YAML text. Raises YAMLError, ValueError, TypeError, LookupError or RecursionError."""
+    # libyaml composes by recursion without a limit of its own.
+    depth = 0
+    for event in yaml.parse(text, _Loader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > MAX_DEPTH:
+            raise _refusal(f"nested more than {MAX_DEPTH} deep", event)
     return yaml.load(text, _Loader)
 
 

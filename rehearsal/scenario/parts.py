@@ -91,8 +91,11 @@ SLURM = {
     "slurm:ssh": SSH + " {node} {command}",
 }
 SLURM_UP = (*FOUNDATION, step.up("tpu"), step.up("slurm"), step.ready(CONTROLLER), step.ready(LOGIN))
-# After its destroy: the disk of its state, and no machine.
+# After its destroy: the disk of its state, and no machine, account, address or secret.
 SLURM_LEFT = (
+    step.command(
+        "tpu doctor dev | grep 'is at Google, and'", prints=r"\A[^\n]*slurm-dev-state is at Google[^\n]*\Z"
+    ).by("platform-engineer"),
     step.command(
         "curl --silent --unix-socket $REHEARSAL_CONTROL http://cloud/status", prints=r'"instances": \[\]'
     ),

@@ -70,13 +70,19 @@ def _places(settings: Settings) -> Iterator[Place]:
 
 
 def _at_google(settings: Settings) -> dict[str, str]:
-    bucket = settings[StorageSettings].bucket_name
     accounts = [service_account_id(settings)]
     if settings[StorageSettings].controller_account_id:
         accounts.append(controller_account_id(settings))
     return {
-        bucket: f"https://storage.googleapis.com/storage/v1/b/{bucket}",
+        **{bucket: f"https://storage.googleapis.com/storage/v1/b/{bucket}" for bucket in _adopted(settings)},
         **{account: f"https://iam.googleapis.com/v1/{account}" for account in accounts},
+    }
+
+
+def _adopted(settings: Settings) -> dict[str, str]:
+    return {
+        settings[StorageSettings].bucket_name: "storage:importBucket: true",
+        steps_bucket(settings): "storage:importStepsBucket: true",
     }
 
 
@@ -170,6 +176,7 @@ LAYER = Layer(
         ),
     },
     hooks=Hooks(
+        adopted=_adopted,
         acting=Acting(
             ACT_AS.on,
             "storage:serviceAccountUsers",

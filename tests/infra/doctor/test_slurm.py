@@ -6,12 +6,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
+import pytest
 import yaml
 
 from infra.core.environment import required_services
 from infra.doctor.checks import Target, checks
 from infra.doctor.finding import Finding
 from infra.engine.environments import shared_names
+from infra.engine.pulumi import Pulumi
 from infra.engine.settings import from_file
 from infra.google.client import Client
 from infra.settings.schema import Settings
@@ -78,3 +80,16 @@ def test_a_cluster_of_another_environment_with_its_name_is_told(tmp_path: Path) 
     problems, _ = shared_names(from_file("eu", tmp_path), tmp_path)
     rules = {problem.path: problem.rule for problem in problems}
     assert "Pulumi.dev.yaml" in rules["slurm:name"]
+
+
+def test_a_state_disk_that_a_destroyed_stack_left_comes_with_the_setting_that_reuses_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Pulumi, "state", lambda *_: [])
+    known = settings()
+    google = SimpleNamespace(project="my-project", exists=lambda url: url.endswith("slurm-dev-state"))
+    check = dict(checks(Target(known, (), cast("Client", google))))["conflicts slurm"]
+    (finding,) = check("conflicts slurm")
+    disk = "projects/my-project/zones/us-east5-b/disks/slurm-dev-state"
+    assert finding.detail.startswith(f"{disk} is at Google, and the stack doesn't hold it")
+    assert finding.fix == f"slurm:existingStateDisk: {disk}, then tpu up dev slurm"
