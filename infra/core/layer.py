@@ -119,7 +119,7 @@ class Hooks:
         bundle: what its machines install.
         lacking: problems of what it uses at Google, no layer makes and isn't there, for `tpu plan` and
             `tpu doctor ENV`; may raise RequestError.
-        adopted: by id, as in `at_google`, the setting that takes over what an earlier stack left.
+        imported: by id, as in `at_google`, the setting that takes over what an earlier stack left.
         following: command that those who work with it type next, once it is up; "" for none.
         metrics: of its log entries, which the monitoring layer makes while this layer is on.
         alerts: likewise; each has a page docs/runbooks/NAME.md.
@@ -136,7 +136,7 @@ class Hooks:
     rendered: Rendered | None = None
     bundle: MachineBundle | None = None
     lacking: Callable[[Settings, Client], Iterable[Problem]] | None = None
-    adopted: Callable[[Settings], Mapping[str, str]] = lambda _: {}
+    imported: Callable[[Settings], Mapping[str, str]] = lambda _: {}
     following: Callable[[Settings], str] = lambda _: ""
     metrics: tuple[LogMetric, ...] = ()
     alerts: tuple[Alert, ...] = ()

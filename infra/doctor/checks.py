@@ -246,11 +246,11 @@ def _conflicts(target: Target, layer: Layer, what: str) -> Iterator[Finding]:
     held = {resource.get("id") for resource in Pulumi(target.settings.environment).state(layer.name)}
     missing = {id_: url for id_, url in layer.at_google(target.settings).items() if id_ not in held}
     conflicting = [id_ for id_, url in missing.items() if target.google.exists(url)]
-    adopted = layer.hooks.adopted(target.settings)
+    imported = layer.hooks.imported(target.settings)
     for id_ in conflicting:
         fix = "import it, or rename; delete it only if no other environment or person uses it"
-        if id_ in adopted:
-            fix = f"{adopted[id_]}, then {target.up(layer.name)}"
+        if id_ in imported:
+            fix = f"{imported[id_]}, then {target.up(layer.name)}"
         output = f"{id_} is at Google, and the stack doesn't hold it: up would end with 409"
         yield Finding(what, MISSING, output, fix)
     if not conflicting:

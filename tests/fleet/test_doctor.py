@@ -163,7 +163,11 @@ class Stacks:
             raise CommandError(self.broken)
         if layer in self.down:
             return []
-        ids = [BUCKET, f"projects/{PROJECT}/serviceAccounts/tpu-training@{PROJECT}.iam.gserviceaccount.com"]
+        ids = [
+            BUCKET,
+            f"{BUCKET}-steps",
+            f"projects/{PROJECT}/serviceAccounts/tpu-training@{PROJECT}.iam.gserviceaccount.com",
+        ]
         return [{"type": "pulumi:pulumi:Stack"}, *({"id": id_} for id_ in ids if layer == "storage")]
 
 
@@ -397,9 +401,11 @@ def test_what_is_at_google_without_the_stack_is_named(
     assert clinic.session(TOKEN).delete(f"{url}/tpu-training").ok
     unheld = [item for item in look if item.what.startswith("conflicts") and item.state != OK]
     named = [item.detail.partition(" ")[0] for item in unheld]
-    assert named[0] == BUCKET
-    assert [item.rpartition("/")[2].partition("@")[0] for item in named[1:]] == ["tpu-training"] * 2
-    assert "storage:importBucket: true" in of(look, "conflicts storage")[0].fix
+    assert named[:2] == [BUCKET, f"{BUCKET}-steps"]
+    assert [item.rpartition("/")[2].partition("@")[0] for item in named[2:]] == ["tpu-training"] * 2
+    assert [finding.fix for finding in of(look, "conflicts storage")[:2]] == [
+        f"storage:{key}: true, then tpu up dev storage" for key in ("importBucket", "importStepsBucket")
+    ]
     assert of(look, "conflicts network")[0].fix.startswith("import it, or rename; delete it only if no other")
     assert all(item.fix for item in look if item.state == MISSING)
 

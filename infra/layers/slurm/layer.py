@@ -164,7 +164,7 @@ LAYER = Layer(
     },
     hooks=Hooks(
         acting=_ACTING,
-        adopted=lambda given: {(disk := names.state_disk_id(given)): f"slurm:existingStateDisk: {disk}"},
+        imported=lambda given: {(disk := names.state_disk_id(given)): f"slurm:existingStateDisk: {disk}"},
         quotas=_quotas,
         offers=_offers,
         following=lambda given: f"tpu slurm submit {given.environment} job.sbatch",

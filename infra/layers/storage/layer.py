@@ -74,12 +74,12 @@ def _at_google(settings: Settings) -> dict[str, str]:
     if settings[StorageSettings].controller_account_id:
         accounts.append(controller_account_id(settings))
     return {
-        **{bucket: f"https://storage.googleapis.com/storage/v1/b/{bucket}" for bucket in _adopted(settings)},
+        **{bucket: f"https://storage.googleapis.com/storage/v1/b/{bucket}" for bucket in _imported(settings)},
         **{account: f"https://iam.googleapis.com/v1/{account}" for account in accounts},
     }
 
 
-def _adopted(settings: Settings) -> dict[str, str]:
+def _imported(settings: Settings) -> dict[str, str]:
     return {
         settings[StorageSettings].bucket_name: "storage:importBucket: true",
         steps_bucket(settings): "storage:importStepsBucket: true",
@@ -176,7 +176,7 @@ LAYER = Layer(
         ),
     },
     hooks=Hooks(
-        adopted=_adopted,
+        imported=_imported,
         acting=Acting(
             ACT_AS.on,
             "storage:serviceAccountUsers",
