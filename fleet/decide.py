@@ -13,7 +13,6 @@ from fleet.controller_state import Attempt, ControllerState, Refusal
 from fleet.model import (
     GOING,
     HEARTBEAT_S,
-    INSTALL,
     ON_THE_WAY,
     TAKEN_AWAY,
     Action,
@@ -26,6 +25,7 @@ from fleet.model import (
     View,
     WorkerStatus,
     ZoneView,
+    changeover,
 )  # fmt: skip
 from infra.google.failures import Kind
 from infra.slices.names import command_id
@@ -207,11 +207,8 @@ def _absent(desired: Decision, last: WorkerStatus | None, *, deleted: bool) -> D
 
 def _older(member: Node, observed: ObservedNode) -> str:
     """Return the reason for hosts with another command than the member's, and how they get it."""
-    where = f"{observed.labels.get('environment', 'ENV')} --slice {member.slice}"
-    command = f"tpu fleet exec {where} -- {INSTALL}"
-    return (
-        f"its hosts run an older command until they boot again\n    fix: {command}; then tpu restart {where}"
-    )
+    fix = changeover(observed.labels.get("environment", "ENV"), [member.slice])
+    return f"its hosts run an older command until they boot again\n    fix: {fix}"
 
 
 def _of_status(

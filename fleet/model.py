@@ -4,7 +4,7 @@ Times are seconds since 1970. A fleet is an item of `tpu:slices` with a count; a
 which exists as a node of the TPU API.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -26,6 +26,12 @@ INSTALL = "sudo systemctl restart google-startup-scripts"
 
 HEARTBEAT_S = 60.0
 """Longest pause between two heartbeats of a job, in seconds (docs/internals/architecture.md)."""
+
+
+def changeover(environment: str, slices: Iterable[str]) -> str:
+    """Return the commands that bring living hosts to the command of their metadata."""
+    where = " ".join([environment, *(f"--slice {name}" for name in slices)])
+    return f"tpu fleet exec {where} -- {INSTALL}; then tpu restart {where}"
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from fleet.adhoc import PHASE
 from fleet.controller import Controller
 from fleet.environment import Environment, opened
 from fleet.errors import FleetError
-from fleet.model import INSTALL, Action, Cause, Condition, Decision
+from fleet.model import Action, Cause, Condition, Decision, changeover
 from fleet.observation import Observation
 from fleet.observing import print_status, progress, report_unanswered
 from fleet.request import FleetCommand
@@ -195,9 +195,8 @@ def _report(
     elif not failures:
         print(f"done{'; new nodes boot now' if new else ''}; next: tpu status {request.environment} --watch")
         if updated:
-            named = " ".join(f"--slice {name}" for name in updated)
-            again = f"tpu fleet exec {request.environment} {named} -- {INSTALL}"
-            print(f"living nodes start with the new settings at their next boot, or now: {again}")
+            now = changeover(request.environment, updated)
+            print(f"living nodes start with the new settings at their next boot, or now: {now}")
     for key, failure in failures.items():
         print(f"error: {key}: {with_roles(str(failure))}", file=sys.stderr)
     if failures:

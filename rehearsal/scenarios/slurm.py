@@ -83,7 +83,7 @@ SCENARIO = Scenario(
         ended("bug", "FAILED", restarts="0", status=2),
         # The controller loses its power under its jobs: its queue is on a disk of its own. (A job that was submitted
         # 3 s before was lost with it, and its processes were ended.)
-        step.reach("reboots", 1),
+        step.reach("preempted", 1),
         step.pull(CONTROLLER),
         on_login("until scontrol ping | grep UP; do sleep 1; done"),
         # A slice is taken from under a job, whose next start is in another zone: there are no chips in its own.
