@@ -94,7 +94,7 @@ SLURM_UP = (*FOUNDATION, step.up("tpu"), step.up("slurm"), step.ready(CONTROLLER
 # After its destroy: the disk of its state, and no machine, account, address or secret.
 SLURM_LEFT = (
     step.command(
-        "tpu doctor dev | grep 'is at Google, and'", prints=r"\A[^\n]*slurm-dev-state is at Google[^\n]*\Z"
+        "tpu doctor dev | grep 'is at Google, and'", prints=r"\A[^\n]*slurm-dev-state is at Google[^\n]*\n?\Z"
     ).by("platform-engineer"),
     step.command(
         "curl --silent --unix-socket $REHEARSAL_CONTROL http://cloud/status", prints=r'"instances": \[\]'
