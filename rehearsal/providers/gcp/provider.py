@@ -20,8 +20,8 @@ from rehearsal.providers.gcp.types import TYPES
 from rehearsal.providers.plugin.errors import UnsupportedError
 from rehearsal.providers.plugin.provider import Checked, Diff
 
-POLL_S = 0.5  # the official provider: 10 s
-WINDOW_S = 0.3  # the official provider: 3 s
+POLL_S = 0.2  # the official provider: 10 s
+WINDOW_S = 0.1  # the official provider: 3 s
 
 
 class Provider:
