@@ -1,9 +1,9 @@
 """A Slurm cluster: slices are created for jobs, lost, and deleted when idle; its state outlives it.
 
 Real slurmctld, slurmd and munge in machines that boot, under the roles that the layer's people ask for. Two
-slices together; jobs whose host reboots, or loses its slice for good, and the next one's zone has no chips; the
-controller's power lost. Each goes on from its checkpoint, the last bit for bit as the undisturbed one; a bug
-fails at once. Slices go when idle, and what is left is the state disk.
+slices together; a job of four hosts of which one reboots; a job that loses its slice for good while there are no
+chips in its zone; the controller's power lost. Each goes on from its checkpoint, the first bit for bit as the
+undisturbed one; a bug fails at once. Slices go when idle, and what is left is the state disk.
 """
 
 from rehearsal.scenario import steps as step
@@ -12,7 +12,7 @@ from rehearsal.scenario.scenario import Scenario
 from rehearsal.scenario.step import Step
 
 OTHER = "us-east5-a"
-BUG = "sbatch -p reboots --job-name=bug examples/slurm/tiny.sbatch --set model.layers=none"
+BUG = "sbatch -p single --job-name=bug examples/slurm/tiny.sbatch --set model.layers=none"
 FIRST = "tpu-0-w[0-3]"
 """Hosts of the first slice."""
 POWER_DOWN = """
@@ -64,8 +64,8 @@ SCENARIO = Scenario(
         # A job that lost its host begins again after 31 s, on the slice that it had.
         "slurm:suspendTimeS": 36,
         "slurm:nodesets": [
-            nodeset("tpu", "v6e-16", ZONE, 12, fallbackZones=[OTHER]),
-            nodeset("reboots", "v6e-1", OTHER, 1),
+            nodeset("tpu", "v6e-16", ZONE, 8),
+            nodeset("single", "v6e-1", ZONE, 1, fallbackZones=[OTHER]),
         ],
     },
     steps=(
@@ -75,35 +75,34 @@ SCENARIO = Scenario(
         step.start("together", f"{SSH} {LOGIN} srun -N 2 --label hostname"),
         step.command(f"tar --create examples/slurm | {SSH} {LOGIN} tar --extract"),
         # A bug fails at once, and the next job has its host.
-        on_login(f"{BUG}; {training('reboots', 100)}", prints="(?s)(batch job.*){2}"),
+        on_login(f"{BUG}; {training('single', 100)}", prints="(?s)(batch job.*){2}"),
         step.stop("together", prints="(?s)7: tpu-.*", wait=True),
-        # One of the two is never the other's: that one's next start needs a third.
         submit("undisturbed", f"--nodelist='{FIRST}'"),
-        submit("preempted", f"--exclude='{FIRST}'"),
+        submit("rebooted", f"--exclude='{FIRST}'"),
         ended("bug", "FAILED", restarts="0", status=2),
         # The controller loses its power under its jobs: its queue is on a disk of its own. (A job that was submitted
         # 3 s before was lost with it, and its processes were ended.)
-        step.reach("preempted", 1),
+        step.reach("rebooted", 1),
         step.pull(CONTROLLER),
         on_login("until scontrol ping | grep UP; do sleep 1; done"),
         # A slice is taken from under a job, whose next start is in another zone: there are no chips in its own.
-        step.reach("preempted", 12),
         step.fault(
             "there is no v6e left in the zone",
             what=NO_CAPACITY,
             match={"method": "tpu.projects.locations.nodes.create", "path": ZONE},
             times=None,
         ),
-        step.kill("fleet=tpu-1", "power-loss", run="preempted", between=(24, 36), jitter_s=0),
-        # A host reboots under its job.
-        step.kill("fleet=reboots-0", "reboot", run="reboots", between=(20, 60), jitter_s=0).by("ml-engineer"),
+        step.kill("fleet=single-0", "power-loss", run="single", between=(20, 60), jitter_s=0),
+        # One of four hosts reboots under its job.
+        step.kill("fleet=tpu-1", "reboot", run="rebooted", between=(24, 36), jitter_s=0).by("ml-engineer"),
         step.done("undisturbed"),
-        step.done("preempted"),
-        step.done("reboots"),
-        step.resumed("reboots", 20),
-        ended("reboots", "COMPLETED", restarts="[12]", status=0),
+        step.done("single"),
+        step.resumed("single", 20),
         step.command("tpu fleet list dev", prints=OTHER),
-        step.same("undisturbed", "preempted"),
+        ended("single", "COMPLETED", restarts="[12]", status=0),
+        step.done("rebooted"),
+        ended("rebooted", "COMPLETED", restarts="[12]", status=0),
+        step.same("undisturbed", "rebooted"),
         # The idle slice of the undisturbed job has gone; an administrator doesn't wait for the others.
         step.command("until ! tpu fleet list dev | grep 'tpu-0 '; do sleep 1; done"),
         step.ssh(LOGIN, POWER_DOWN),
