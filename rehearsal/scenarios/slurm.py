@@ -65,7 +65,7 @@ SCENARIO = Scenario(
         "slurm:suspendTimeS": 36,
         "slurm:nodesets": [
             nodeset("tpu", "v6e-16", ZONE, 8),
-            nodeset("single", "v6e-1", ZONE, 1, fallbackZones=[OTHER]),
+            nodeset("single", "v6e-1", ZONE, 2, fallbackZones=[OTHER]),
         ],
     },
     steps=(
@@ -85,6 +85,8 @@ SCENARIO = Scenario(
         step.reach("rebooted", 1),
         step.pull(CONTROLLER),
         on_login("until scontrol ping | grep UP; do sleep 1; done"),
+        # One of four hosts reboots under its job.
+        step.kill("fleet=tpu-1", "reboot", run="rebooted", between=(24, 36), jitter_s=0).by("ml-engineer"),
         # A slice is taken from under a job, whose next start is in another zone: there are no chips in its own.
         step.fault(
             "there is no v6e left in the zone",
@@ -93,8 +95,6 @@ SCENARIO = Scenario(
             times=None,
         ),
         step.kill("fleet=single-0", "power-loss", run="single", between=(20, 60), jitter_s=0),
-        # One of four hosts reboots under its job.
-        step.kill("fleet=tpu-1", "reboot", run="rebooted", between=(24, 36), jitter_s=0).by("ml-engineer"),
         step.done("undisturbed"),
         step.done("single"),
         step.resumed("single", 20),
