@@ -117,7 +117,7 @@ def test_an_estimate_reads_weights_and_streams_of_a_bucket_without_tensors(
     assert "5000: document 'doc-0' has only 5 tokens" in capsys.readouterr().err
     store.write("model/tokenizer.json", b"{}")
     assert main([*line, "extract.points=mlp_out.0"]) == 2
-    assert "was made with another tokenizer, bytes" in capsys.readouterr().err
+    assert f"another tokenizer, bytes, than the one of {store.url}/model\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("flags", [["--estimate"], []])

@@ -102,8 +102,8 @@ class Folder:
 
     @property
     def name(self) -> str:
-        """Its path."""
-        return str(self.path)
+        """Its path; of a bucket's folder its URL, wherever it was downloaded to."""
+        return self.given if self.given.startswith("gs://") else str(self.path)
 
     @cached_property
     def arch(self) -> Architecture:
