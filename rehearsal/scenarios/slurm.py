@@ -75,7 +75,7 @@ SCENARIO = Scenario(
         step.start("together", f"{SSH} {LOGIN} srun -N 2 --label hostname"),
         step.command(f"tar --create examples/slurm | {SSH} {LOGIN} tar --extract"),
         # A bug fails at once, and the next job has its host.
-        on_login(f"{BUG}; {training('single', 100)}", prints="(?s)(batch job.*){2}"),
+        on_login(f"{BUG}; {training('single', 300)}", prints="(?s)(batch job.*){2}"),
         step.stop("together", prints="(?s)7: tpu-.*", wait=True),
         submit("undisturbed", f"--nodelist='{FIRST}'"),
         submit("rebooted", f"--exclude='{FIRST}'"),
