@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from infra.core.secrets import UNSEEN, missing, problems
 from infra.doctor.finding import MISSING, OK, OPTIONAL, Finding
+from infra.errors import Problem
 from infra.google.client import Client, RequestError
 from infra.layers.queue import team
 from infra.layers.storage.names import hosts
@@ -17,19 +18,26 @@ from infra.settings.variables import Secret
 def check(google: Client, settings: Settings, what: str) -> Iterator[Finding]:
     """Report the secrets that aren't there, or that the hosts' account may not read."""
     names, teams = settings[StorageSettings].secrets, team.secret_names(settings)
-    wrong = list(problems(google, settings, [Secret("", name) for name in names], hosts(settings)))
-    known = []
-    for name in teams:
+    wrong: list[Problem] = []
+    seen = []
+    for name in dict.fromkeys((*names, *teams)):
+        secret = Secret("", name)
         try:
-            wrong += missing(google, settings, Secret("", name)) if name not in names else ()
-            known.append(name)
+            absent = missing(google, settings, secret)
         except RequestError as error:
             if error.failure.kind not in UNSEEN:
                 raise
-            yield Finding(what, OPTIONAL, f'"{name}" of a team can\'t be looked up', error.failure.fix)
+            whose = "" if name in names else " of a team"
+            yield Finding(what, OPTIONAL, f'"{name}"{whose} can\'t be looked up', error.failure.fix)
+            continue
+        seen.append(name)
+        wrong += absent or (problems(google, settings, [secret], hosts(settings)) if name in names else [])
     for problem in wrong:
         yield Finding(what, MISSING, f"{problem.value}: {problem.rule}", problem.fix)
-    if not wrong:
-        present = {"hosts may read": names, "of teams:": known}
+    if seen and not wrong:
+        present = {
+            "hosts may read": [name for name in seen if name in names],
+            "of teams:": [name for name in seen if name in teams],
+        }
         detail = "; ".join(f"{words} {', '.join(items)}" for words, items in present.items() if items)
         yield Finding(what, OK, detail)

@@ -17,7 +17,7 @@ from infra.engine.pulumi import Pulumi
 from infra.engine.recovery.interrupted import interrupted
 from infra.engine.recovery.settle import Patience, settle
 from infra.engine.settings import from_file
-from infra.errors import CommandError, InputError, UpdateError
+from infra.errors import CommandError, InfraError, InputError, UpdateError
 from infra.settings.record import formatting_kept
 from infra.settings.sources import ROOT, path_of
 
@@ -133,7 +133,25 @@ def down(
             # settings of all layers. This one stands for everything.
             pulumi.show(layer, "destroy", "--stack", environment, "--target", "**", *options)
             print(f"{layer}: destroyed; its settings stay in Pulumi.{environment}.yaml", flush=True)
+    if billed := _billed(environment, root, pulumi, ordered):
+        names = " ".join(reversed(billed))
+        print(f"still up, and billed by the hour: {', '.join(billed)}; next: tpu down {environment} {names}")
     return 0
+
+
+def _billed(environment: str, root: Path, pulumi: Pulumi, gone: Sequence[str]) -> list[str]:
+    """Return the layers that are up, beside `gone`, and billed by the hour; none of wrong settings."""
+    try:
+        settings = from_file(environment, root)
+    except InfraError:
+        return []
+    return [
+        layer.name
+        for layer in layers_on(settings)
+        if layer.name not in gone
+        and any(row.hourly != 0 for row in layer.prices(settings))
+        and pulumi.state(layer.name)
+    ]
 
 
 def following(environment: str, root: Path, brought_up: Sequence[str]) -> list[str]:

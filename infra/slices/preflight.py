@@ -5,6 +5,7 @@ The workload is a package of its own, called by its command line.
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from infra.slices import price
 from infra.slices.nodes import Node
 
 _WRONG_CONFIG, _NO_CACHED_RESULT = 2, 4  # exit statuses of `workload preflight --cached`
+_IN_BUCKET = re.compile(r"^(--set=(?:model\.weights|train\.init_from))=gs://.*")
 TIMEOUT_S = 60.0  # to read an answer that was kept
 _WORDS = {"yes": "fits", "no": "does not fit", "uncertain": "may not fit"}
 
@@ -96,7 +98,10 @@ def verdict_on(
         *(f"--set={change}" for change in run_training.changes),
     ]
     where = f"{slices} x {accelerator_type}" if slices > 1 else accelerator_type
-    command = f"{_at(folder)}tpu preflight {shlex.join(arguments)}"
+    # Only hosts read weights from the bucket; their sizes are those of a copy.
+    typed = [_IN_BUCKET.sub(r"\1=FOLDER", argument) for argument in arguments]
+    copied = ", FOLDER being a copy of these weights" if typed != arguments else ""
+    command = f"{_at(folder)}tpu preflight {shlex.join(typed)}{copied}"
     answer = _answer("preflight", *arguments, "--cached", "--json", folder=folder)
     if answer is None:
         return Verdict(f"`{run}` isn't checked: no answer within {TIMEOUT_S:g} s; run {command}", warn=True)

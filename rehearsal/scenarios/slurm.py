@@ -65,7 +65,7 @@ SCENARIO = Scenario(
         "slurm:suspendTimeS": 36,
         "slurm:nodesets": [
             nodeset("tpu", "v6e-16", ZONE, 8),
-            nodeset("single", "v6e-1", ZONE, 2, fallbackZones=[OTHER]),
+            nodeset("single", "v6e-1", ZONE, 1, fallbackZones=[OTHER]),
         ],
     },
     steps=(

@@ -178,6 +178,7 @@ def test_down_lists_what_goes_asks_once_and_takes_the_slices_alone(
     assert updated(pulumi_cli, "destroy") == [str(root)]
     output = capfd.readouterr().out
     assert "  - gcp:tpu/v2Vm:V2Vm  extract\n  - gcp:tpu/v2Vm:V2Vm  train\ntpu: 2 resources\n" in output
+    assert output.splitlines()[-1] == "still up, and billed by the hour: data; next: tpu down dev data"
 
 
 def test_down_takes_nothing_of_what_it_cannot_finish(

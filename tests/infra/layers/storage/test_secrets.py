@@ -176,6 +176,13 @@ def test_the_doctor_reports_each_secret(names: list[str], lines: list[str], clou
     assert [f"{finding.state} {finding.detail}" for finding in reported] == lines
 
 
+def test_a_secret_that_the_login_may_not_look_up_is_not_reported_as_readable(cloud: Emulated) -> None:
+    google = Client(PROJECT, Session(cloud, "user:ada@x.org"), sleep=lambda _: None)
+    findings = [*secrets.check(google, settings("granted"), "secrets")]
+    assert (findings[0].state, findings[0].detail) == ("optional", '"granted" can\'t be looked up')
+    assert "ok" not in {finding.state for finding in findings}
+
+
 def test_the_doctor_reports_a_teams_secret_that_is_missing(cloud: Emulated) -> None:
     teams_ = [{"name": "vision", "secrets": ["none"]}, {"name": "speech"}]
     given = parsed({**BASE, **TEAMS, "gcp:project": PROJECT, "queue:teams": teams_})
