@@ -169,11 +169,12 @@ def list_jobs(environment: str, team: str | None, as_json: bool) -> int:
             f"    fix: add one, then {up_command('queue', environment)}"
         )
     with _explained(settings, team):
-        rows = _readable(settings, chosen)
+        read = _readable(settings, chosen)
+    rows = [(name, status) for name, statuses in read.items() for status in statuses]
     if as_json:
         print(json.dumps([{"team": owner, **dataclasses.asdict(status)} for owner, status in rows]))
     elif not rows:
-        print(f"no jobs\n  next: {first_job(settings, chosen[0].name)}")
+        print(f"no jobs\n  next: {first_job(settings, next(iter(read)))}")
     else:
         cells = [(owner, job.name, job.priority, job.created, _words(job)) for owner, job in rows]
         print("\n".join(aligned([("team", "job", "priority", "created", "state"), *cells])))
@@ -339,22 +340,22 @@ def _words(status: Status) -> str:
     return ", ".join(parts)
 
 
-def _readable(settings: Settings, teams: Sequence[Team]) -> list[tuple[str, Status]]:
-    """Return the jobs of the teams whose namespace may be read. Raises RequestError if none may."""
-    rows: list[tuple[str, Status]] = []
+def _readable(settings: Settings, teams: Sequence[Team]) -> dict[str, Sequence[Status]]:
+    """Return the jobs by team, of those whose namespace may be read. Raises RequestError if none may."""
+    read: dict[str, Sequence[Status]] = {}
     refused: dict[str, RequestError] = {}
     for team in teams:
         try:
-            rows += [(team.name, status) for status in _jobs(settings, team).all()]
+            read[team.name] = _jobs(settings, team).all()
         except RequestError as error:
             if error.failure.kind is not Kind.PERMISSION:
                 raise
             refused[team.name] = error
-    if len(refused) == len(teams):
+    if not read:
         raise next(iter(refused.values()))
     if refused:
         print(f"not shown, no access: {', '.join(refused)}", file=sys.stderr)
-    return rows
+    return read
 
 
 def _require(jobs: Jobs, environment: str, team: str, name: str) -> Status:

@@ -289,6 +289,9 @@ def test_jobs_of_another_team_are_not_shown_and_it_is_named(
     shown = capsys.readouterr()
     assert shown.err == "not shown, no access: speech\n"
     assert shown.out == "no jobs\n  next: tpu job submit dev vision -- train tiny.toml\n"
+    listing(monkeypatch, vision=REFUSED, speech=[])
+    assert main(["job", "list", "dev"]) == 0
+    assert "next: tpu job submit dev speech -- train" in capsys.readouterr().out
     listing(monkeypatch, vision=REFUSED, speech=REFUSED)
     assert main(["job", "list", "dev"]) == 1
     assert "may not list jobsets\n    fix: the platform engineer adds your account" in capsys.readouterr().err
