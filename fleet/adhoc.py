@@ -8,7 +8,7 @@ was read, and stays for a day when its fleet has ended.
 import json
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from enum import StrEnum
 from types import MappingProxyType
@@ -19,6 +19,7 @@ from fleet.google import Google
 from fleet.ids import NODES, RecordedNode, SharedIdError, others_of, recorded, stored
 from infra.google.client import RequestError
 from infra.google.failures import Kind
+from infra.settings.sources import path_of
 from settings_schema import foreign
 from settings_schema.foreign import ForeignError
 
@@ -96,6 +97,20 @@ def held(item: Item) -> str:
 def replaced(existing: Item, item: Item) -> Item:
     """Return an item for the record and the nodes of an existing fleet."""
     return {**item, **({ID: existing[ID]} if ID in existing else {})}
+
+
+def require_new(
+    environment: str, name: str, of_file: Collection[str], of_stack: Collection[str], flag: str
+) -> None:
+    """Raise FleetInputError if the settings' file, or the stack alone, has a slice of a new fleet's name."""
+    file = f"Pulumi.{environment}.yaml"
+    if name in of_file:
+        raise FleetInputError(f"{name}: {file} has a slice of this name\n    fix: {flag} ANOTHER")
+    if name in of_stack:
+        raise FleetInputError(
+            f"{name}: a slice of this name is up, and {path_of(environment)} lacks it\n"
+            f"    fix: {flag} ANOTHER, or this command in the folder whose {file} has it"
+        )
 
 
 def require_same_slices(environment: str, existing: Item, item: Item, flag: str) -> None:

@@ -15,6 +15,7 @@ from fleet.adhoc import (
     Item,
     held,
     replaced,
+    require_new,
     require_same_slices,
     slices,
     twice_called,
@@ -276,7 +277,9 @@ def opened(
     if request.adhoc and before is None:
         name = request.adhoc["name"]
         require_read(unread, [name])
-        fleets[name] = _added(request, fleets.get(name), request.adhoc, of_file)
+        if name not in fleets:
+            require_new(request.environment, name, of_file, stack.slices, "--slice")
+        fleets[name] = _added(request, fleets.get(name), request.adhoc)
         settings = from_file(request.environment, slices=slices(fleets.values()))
     require_read(unread, request.slices)
     for name in sorted({*request.slices} & saved.over.keys() - fleets.keys() - of_file):
@@ -323,16 +326,12 @@ def require_read(unread: Mapping[str, str], names: Collection[str]) -> None:
         raise FleetError("\n".join(problems))
 
 
-def _added(request: FleetCommand, existing: Item | None, item: Item, of_file: Collection[str]) -> Item:
+def _added(request: FleetCommand, existing: Item | None, item: Item) -> Item:
     """Return a requested ad hoc fleet, or the record of the same one.
 
     Raises FleetError if its name is that of another fleet, or of another program without `--replace`.
     """
-    name = item["name"]
     if existing is None:
-        if name in of_file:
-            file = f"Pulumi.{request.environment}.yaml"
-            raise FleetInputError(f"{name}: {file} has a slice of this name\n    fix: --slice ANOTHER")
         return item
     require_same_slices(request.environment, existing, item, "--slice")
     if wanted(existing) == item:

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -81,6 +82,19 @@ def test_one_of_the_files_names_is_refused(
     assert fleet([*CREATE, "--slice", name, "--yes"]) == 2
     output = capsys.readouterr().err
     assert f"{name}: Pulumi.dev.yaml has a slice of this name\n    fix: --slice ANOTHER" in output
+    assert not world.requests
+
+
+def test_a_slice_that_is_up_and_not_in_this_folders_file_keeps_its_name(
+    world: Cloud, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(world, "stack", replace(world.stack, slices=frozenset({"tune"})))
+    assert fleet([*CREATE, "--slice", "tune", "--yes"]) == 2
+    output = capsys.readouterr().err
+    assert "tune: a slice of this name is up, and /" in output
+    assert (
+        "/Pulumi.dev.yaml lacks it\n    fix: --slice ANOTHER, or this command in the folder whose" in output
+    )
     assert not world.requests
 
 
