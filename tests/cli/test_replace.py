@@ -5,6 +5,7 @@ import re
 import subprocess
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -102,6 +103,17 @@ def test_a_second_program_of_a_name_is_told_whose_it_is_and_takes_over_only_by_r
     assert commands == [_line(run._INSTALL_CODE, 4)], "the command is the same"
     assert world.updated == [NODE]
     assert [verb for verb, _ in world.requests] == ["create"]
+
+
+def test_a_slice_that_another_folders_file_has_keeps_its_name(
+    script: Path, published: Published, world: Cloud
+) -> None:
+    world.stack = replace(world.stack, slices=frozenset({"tune"}))
+    with pytest.raises(
+        CommandError, match=r"tune: a slice of this name is up, and /\S+/Pulumi.dev.yaml lacks it"
+    ):
+        call(run.run, ["dev", str(script), "--name", "tune", "--slice", "v6e-16"])
+    assert (published.targets, world.requests) == ([], [])
 
 
 @pytest.mark.parametrize("refused", [[], [Kind.TRANSIENT]])

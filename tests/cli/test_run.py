@@ -5,7 +5,6 @@ import json
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -224,17 +223,6 @@ def test_a_name_of_the_files_is_refused_before_the_question(
         CommandError, match=r"train: Pulumi.dev.yaml has a slice of this name\n    fix: --name"
     ):
         call(run.run, ["dev", str(script), "--slice", "v6e-16"])
-
-
-def test_a_slice_that_another_folders_file_has_keeps_its_name(
-    script: Path, published: Published, world: Cloud
-) -> None:
-    world.stack = replace(world.stack, slices=frozenset({"tune"}))
-    with pytest.raises(
-        CommandError, match=r"tune: a slice of this name is up, and /\S+/Pulumi.dev.yaml lacks it"
-    ):
-        call(run.run, ["dev", str(script), "--name", "tune", "--slice", "v6e-16"])
-    assert (published.targets, world.requests) == ([], [])
 
 
 def test_a_folder_goes_whole_and_its_script_is_chosen_with_a_reason(tmp_path: Path) -> None:
