@@ -110,11 +110,12 @@ def _serve(controller: str, name: str, stopping: threading.Event, look_s: float 
     """Run slurmd until it ends, a HostError, or this host stops; again once slurmctld has lost the host."""
     command = ["slurmd", "-D", "--conf-server", f"{controller}:{PORT}", "-N", name]
     environment = {**os.environ, "LC_ALL": "C.UTF-8"}
+    booted: list[str] = []
     while not stopping.is_set():
         errors: list[str] = []
         again = threading.Event()
         with subprocess.Popen(
-            command, stderr=subprocess.PIPE, text=True, errors="replace", env=environment
+            [*command, *booted], stderr=subprocess.PIPE, text=True, errors="replace", env=environment
         ) as child:
             threading.Thread(target=_attend, args=(child, name, stopping, again, look_s), daemon=True).start()
             assert child.stderr is not None
@@ -128,6 +129,8 @@ def _serve(controller: str, name: str, stopping: threading.Event, look_s: float 
             known = (reason for sign, reason in _REASONS.items() if sign in printed)
             reason = next(known, errors[-1] if errors else "without a word")
             raise HostError(f"slurmd of {name} ended with exit status {child.returncode}: {reason}")
+        # A boot for slurmctld, which ignores a host whose boot isn't later than its request for it.
+        booted = ["-b"]
 
 
 def _attend(
