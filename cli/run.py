@@ -26,7 +26,7 @@ from cli.options import Names
 from cli.publish import progress
 from cli.user_code import UserCode, read_program
 from fleet import hosts
-from fleet.adhoc import STOP_WHEN_DONE, ConcurrentChangeError, Phase, held
+from fleet.adhoc import STOP_WHEN_DONE, ConcurrentChangeError, Phase, held, in_file
 from fleet.model import GOING, INSTALL, ON_THE_WAY, TAKEN_AWAY, Condition, ObservedNode
 from fleet.observation import Observation
 from fleet.remote_exec import Remote
@@ -438,7 +438,7 @@ def _item(
     if not rules.RESOURCE_NAME.ok(name):
         problems.append(f"{name!r} can't be a slice's name\n    fix: --name, of a-z, 0-9 and -")
     if name in {item.name for item in settings[TpuSettings].slices}:
-        problems.append(f"{name}: {file} has a slice of this name\n    fix: --name ANOTHER")
+        problems.append(in_file(settings.environment, name, "--name"))
     if image:
         problems += map(str, refused("--image", image, settings[NetworkSettings].reaches_any_host))
     if problems:

@@ -99,17 +99,17 @@ def replaced(existing: Item, item: Item) -> Item:
     return {**item, **({ID: existing[ID]} if ID in existing else {})}
 
 
-def require_new(
-    environment: str, name: str, of_file: Collection[str], of_stack: Collection[str], flag: str
-) -> None:
-    """Raise FleetInputError if the settings' file, or the stack alone, has a slice of a new fleet's name."""
-    file = f"Pulumi.{environment}.yaml"
-    if name in of_file:
-        raise FleetInputError(f"{name}: {file} has a slice of this name\n    fix: {flag} ANOTHER")
+def in_file(environment: str, name: str, flag: str) -> str:
+    """Return the problem of a new fleet whose name a slice of the settings' file has."""
+    return f"{name}: Pulumi.{environment}.yaml has a slice of this name\n    fix: {flag} ANOTHER"
+
+
+def require_down(environment: str, name: str, of_stack: Collection[str], flag: str) -> None:
+    """Raise FleetInputError if a slice that is up, and that the file lacks, has a new fleet's name."""
     if name in of_stack:
         raise FleetInputError(
             f"{name}: a slice of this name is up, and {path_of(environment)} lacks it\n"
-            f"    fix: {flag} ANOTHER, or this command in the folder whose {file} has it"
+            f"    fix: {flag} ANOTHER, or this command in the folder whose Pulumi.{environment}.yaml has it"
         )
 
 

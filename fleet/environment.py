@@ -14,8 +14,9 @@ from fleet.adhoc import (
     AdHoc,
     Item,
     held,
+    in_file,
     replaced,
-    require_new,
+    require_down,
     require_same_slices,
     slices,
     twice_called,
@@ -278,7 +279,9 @@ def opened(
         name = request.adhoc["name"]
         require_read(unread, [name])
         if name not in fleets:
-            require_new(request.environment, name, of_file, stack.slices, "--slice")
+            if name in of_file:
+                raise FleetInputError(in_file(request.environment, name, "--slice"))
+            require_down(request.environment, name, stack.slices, "--slice")
         fleets[name] = _added(request, fleets.get(name), request.adhoc)
         settings = from_file(request.environment, slices=slices(fleets.values()))
     require_read(unread, request.slices)

@@ -24,7 +24,7 @@ from fleet.adhoc import (
     held,
     owner,
     replaced,
-    require_new,
+    require_down,
     require_same_slices,
     slices,
 )
@@ -90,7 +90,7 @@ class Supervisor:
         if self.before is not None:
             require_same_slices(environment, self.before, self._item, "--name")
         else:
-            require_new(environment, name, (), stack.slices, "--name")
+            require_down(environment, name, stack.slices, "--name")
         fleets[name] = self._item
         settings = from_file(environment, slices=slices(fleets.values()))
         members = selected(settings, FleetCommand(environment, (name,)))

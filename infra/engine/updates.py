@@ -134,8 +134,8 @@ def down(
             pulumi.show(layer, "destroy", "--stack", environment, "--target", "**", *options)
             print(f"{layer}: destroyed; its settings stay in Pulumi.{environment}.yaml", flush=True)
     if billed := _billed(environment, root, pulumi, ordered):
-        names = " ".join(reversed(billed))
-        print(f"still up, and billed by the hour: {', '.join(billed)}; next: tpu down {environment} {names}")
+        next_down = f"tpu down {environment} {' '.join(billed)}"
+        print(f"still up, and billed by the hour: {', '.join(billed)}; next: {next_down}")
     return 0
 
 
